@@ -1,0 +1,111 @@
+//! A device in memory, sparse in units of 4 KiB.
+
+use crate::{Device, WriteFlags, past_end};
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::io;
+
+const PAGE: u64 = 4096;
+
+/// A sparse device in memory; what was never written reads as zeros.
+#[derive(Debug)]
+pub struct Memory {
+    size: u64,
+    pages: RwLock<HashMap<u64, Box<[u8]>>>,
+}
+
+/// Cuts a byte range into parts that lie within one page: (page, offset within, range within the buffer).
+pub(crate) fn pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done >= len {
+            return None;
+        }
+        let at = offset + done as u64;
+        let within = (at % PAGE) as usize;
+        let n = (PAGE as usize - within).min(len - done);
+        let part = (at / PAGE, within, done..done + n);
+        done += n;
+        Some(part)
+    })
+}
+
+impl Memory {
+    /// A device of `size` bytes of zeros.
+    pub fn new(size: u64) -> Memory {
+        Memory { size, pages: RwLock::default() }
+    }
+
+    /// Copies what `base` holds into pages of its own; zero pages take no room.
+    ///
+    /// # Errors
+    /// The base's read error.
+    pub fn copy_of(base: &dyn Device) -> io::Result<Memory> {
+        let m = Memory::new(base.size_bytes());
+        let mut buf = vec![0; 1 << 20];
+        let mut at = 0;
+        while at < m.size {
+            let n = (m.size - at).min(buf.len() as u64) as usize;
+            base.read(at, &mut buf[..n])?;
+            if buf[..n].iter().any(|b| *b != 0) {
+                m.put(at, &buf[..n])?;
+            }
+            at += n as u64;
+        }
+        Ok(m)
+    }
+
+    /// Writes without flags.
+    ///
+    /// # Errors
+    /// Past the end.
+    pub fn put(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if offset + data.len() as u64 > self.size {
+            return Err(past_end(offset, data.len()));
+        }
+        let mut map = self.pages.write();
+        for (page, within, r) in pages(offset, data.len()) {
+            let p = map.entry(page).or_insert_with(|| vec![0; PAGE as usize].into_boxed_slice());
+            p[within..within + r.len()].copy_from_slice(&data[r]);
+        }
+        Ok(())
+    }
+
+    /// A second device with the same content.
+    pub fn fork(&self) -> Memory {
+        Memory { size: self.size, pages: RwLock::new(self.pages.read().clone()) }
+    }
+}
+
+impl Device for Memory {
+    fn size_bytes(&self) -> u64 {
+        self.size
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        if offset + buf.len() as u64 > self.size {
+            return Err(past_end(offset, buf.len()));
+        }
+        let map = self.pages.read();
+        for (page, within, r) in pages(offset, buf.len()) {
+            let n = r.len();
+            match map.get(&page) {
+                Some(p) => buf[r].copy_from_slice(&p[within..within + n]),
+                None => buf[r].fill(0),
+            }
+        }
+        Ok(())
+    }
+    fn write(&self, offset: u64, data: &[u8], _: WriteFlags) -> io::Result<()> {
+        self.put(offset, data)
+    }
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mut map = self.pages.write();
+        for page in offset.div_ceil(PAGE)..(offset + len) / PAGE {
+            map.remove(&page);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,177 @@
+//! Records writes and flushes with their begin and end, and makes the images that a power cut could leave.
+
+use crate::{Device, DeviceRef, Memory, WriteFlags};
+use parking_lot::Mutex;
+use std::io;
+use std::sync::Arc;
+
+/// What happened, in the order in which it happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A write was handed to the device.
+    WriteBegin {
+        /// Ties it to its end.
+        id: u32,
+        /// Byte offset.
+        offset: u64,
+        /// The bytes.
+        data: Arc<[u8]>,
+        /// Durable at its end.
+        fua: bool,
+    },
+    /// A write completed.
+    WriteEnd {
+        /// Ties it to its begin.
+        id: u32,
+    },
+    /// A flush was handed to the device.
+    FlushBegin {
+        /// Ties it to its end.
+        id: u32,
+    },
+    /// A flush completed.
+    FlushEnd {
+        /// Ties it to its begin.
+        id: u32,
+    },
+    /// A mark of the workload.
+    Mark(u64),
+}
+
+/// A recorded history over a first image.
+pub struct Trace {
+    /// What the device held when recording began.
+    pub base: Memory,
+    /// What happened since.
+    pub events: Vec<Event>,
+}
+
+/// Passes everything on to `base` and records it.
+pub struct Recorder {
+    base: DeviceRef,
+    first: Memory,
+    state: Mutex<(u32, Vec<Event>)>,
+}
+
+impl Recorder {
+    /// Begins to record over what `base` holds now.
+    ///
+    /// # Errors
+    /// The base's read error.
+    pub fn new(base: DeviceRef) -> io::Result<Recorder> {
+        let first = Memory::copy_of(&base)?;
+        Ok(Recorder { base, first, state: Mutex::default() })
+    }
+    /// Notes a moment of the workload; returns its place in the history.
+    pub fn mark(&self, m: u64) -> usize {
+        let mut s = self.state.lock();
+        s.1.push(Event::Mark(m));
+        s.1.len()
+    }
+    /// The history so far.
+    pub fn trace(&self) -> Trace {
+        Trace { base: self.first.fork(), events: self.state.lock().1.clone() }
+    }
+    fn begin(&self, f: impl FnOnce(u32) -> Event) -> u32 {
+        let mut s = self.state.lock();
+        s.0 += 1;
+        let id = s.0;
+        s.1.push(f(id));
+        id
+    }
+    fn end(&self, e: Event) {
+        self.state.lock().1.push(e);
+    }
+}
+
+impl Device for Recorder {
+    fn size_bytes(&self) -> u64 {
+        self.base.size_bytes()
+    }
+    fn sector_bytes(&self) -> u32 {
+        self.base.sector_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.base.read(offset, buf)
+    }
+    fn write(&self, offset: u64, data: &[u8], flags: WriteFlags) -> io::Result<()> {
+        if flags.preflush {
+            self.flush()?;
+        }
+        let id = self.begin(|id| Event::WriteBegin { id, offset, data: data.into(), fua: flags.fua });
+        self.base.write(offset, data, flags)?;
+        self.end(Event::WriteEnd { id });
+        Ok(())
+    }
+    fn flush(&self) -> io::Result<()> {
+        let id = self.begin(|id| Event::FlushBegin { id });
+        self.base.flush()?;
+        self.end(Event::FlushEnd { id });
+        Ok(())
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.base.discard(offset, len)
+    }
+}
+
+/// A write that may or may not have reached the medium at a cut.
+struct Pending {
+    offset: u64,
+    data: Arc<[u8]>,
+}
+
+impl Trace {
+    /// Places in the history just after a flush or durable write ended.
+    pub fn flush_ends(&self) -> Vec<usize> {
+        self.events.iter().enumerate().filter(|(_, e)| matches!(e, Event::FlushEnd { .. })).map(|(i, _)| i + 1).collect()
+    }
+
+    /// An image that a power cut after the first `cut` events could leave.
+    ///
+    /// What a flush or FUA made durable is there. Of each other write `choose` says how much is: it gets the number of
+    /// sectors and returns for each whether it reached the medium.
+    ///
+    /// # Errors
+    /// None in practice; the memory device's.
+    pub fn image_at(&self, cut: usize, tear: usize, choose: &mut dyn FnMut(usize) -> Vec<bool>) -> io::Result<Memory> {
+        let events = &self.events[..cut.min(self.events.len())];
+        let mut ended = std::collections::HashMap::new();
+        let mut flushes: Vec<(usize, usize)> = Vec::new();
+        let mut begun = std::collections::HashMap::new();
+        for (i, e) in events.iter().enumerate() {
+            match e {
+                Event::WriteEnd { id } => {
+                    ended.insert(*id, i);
+                }
+                Event::FlushBegin { id } => {
+                    begun.insert(*id, i);
+                }
+                Event::FlushEnd { id } => flushes.extend(begun.get(id).map(|b| (*b, i))),
+                _ => {}
+            }
+        }
+        let last_flush = flushes.iter().map(|f| f.0).max().unwrap_or(0);
+        let image = self.base.fork();
+        let mut pending = Vec::new();
+        for e in events {
+            let Event::WriteBegin { id, offset, data, fua } = e else { continue };
+            let durable = ended.get(id).is_some_and(|end| *fua || *end < last_flush);
+            if durable {
+                image.put(*offset, data)?;
+                // An older write to the same place that is still in the cache must not come back over it.
+                pending.retain(|p: &Pending| p.offset + p.data.len() as u64 <= *offset || p.offset >= *offset + data.len() as u64);
+            } else {
+                pending.push(Pending { offset: *offset, data: data.clone() });
+            }
+        }
+        for p in &pending {
+            let keep = choose(p.data.len().div_ceil(tear));
+            for (i, part) in p.data.chunks(tear).enumerate() {
+                if keep.get(i).copied().unwrap_or(false) {
+                    image.put(p.offset + (i * tear) as u64, part)?;
+                }
+            }
+        }
+        Ok(image)
+    }
+}

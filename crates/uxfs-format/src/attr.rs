@@ -1,0 +1,168 @@
+//! Attributes in short form, leaves and remote values (format facts, section 9).
+
+use crate::bytes::*;
+use crate::da;
+
+/// Bits of an entry's flags.
+pub mod flag {
+    /// The value is in the leaf.
+    pub const LOCAL: u8 = 1;
+    /// `trusted.` namespace, and ACLs.
+    pub const ROOT: u8 = 2;
+    /// `security.` namespace.
+    pub const SECURE: u8 = 4;
+    /// A parent pointer.
+    pub const PARENT: u8 = 8;
+    /// Not finished; invisible.
+    pub const INCOMPLETE: u8 = 0x80;
+    /// The bits that tell namespaces apart.
+    pub const NAMESPACE: u8 = ROOT | SECURE | PARENT;
+}
+/// `XARM`
+pub const REMOTE_MAGIC: u32 = 0x5841_524d;
+/// Bytes of a leaf's header; entries follow.
+pub const LEAF_HEADER: usize = 80;
+/// Longest value.
+pub const MAX_VALUE: usize = 65536;
+/// Longest name.
+pub const MAX_NAME: usize = 255;
+/// Bytes of the short form's header.
+pub const SF_HEADER: usize = 4;
+
+/// One entry of the short form.
+#[derive(Clone, Copy, Debug)]
+pub struct SfEntry<'a> {
+    /// Offset within the fork.
+    pub at: usize,
+    /// See [`flag`].
+    pub flags: u8,
+    /// The name without its namespace's prefix.
+    pub name: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+}
+
+impl SfEntry<'_> {
+    /// Bytes of the entry.
+    pub fn size(&self) -> usize {
+        3 + self.name.len() + self.value.len()
+    }
+}
+
+/// The entries of a fork in short form; an entry that does not fit ends the walk with an error.
+pub fn sf_entries(fork: &[u8]) -> impl Iterator<Item = Result<SfEntry<'_>, &'static str>> {
+    let total = usize::from(get16(fork, 0));
+    let count = usize::from(get8(fork, 2));
+    let mut at = SF_HEADER;
+    let mut i = 0;
+    std::iter::from_fn(move || {
+        if i >= count {
+            return None;
+        }
+        let (n, v) = (usize::from(get8(fork, at)), usize::from(get8(fork, at + 1)));
+        if total > fork.len() || n == 0 || at + 3 + n + v > total {
+            i = count;
+            return Some(Err("short form attribute runs past the end"));
+        }
+        i += 1;
+        let e = SfEntry { at, flags: get8(fork, at + 2), name: slice(fork, at + 3, n), value: slice(fork, at + 3 + n, v) };
+        at += e.size();
+        Some(Ok(e))
+    })
+}
+
+/// Where an attribute's value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// In the leaf.
+    Local(&'a [u8]),
+    /// In blocks of the attribute fork.
+    Remote {
+        /// First block within the fork.
+        block: u32,
+        /// Bytes.
+        len: u32,
+    },
+}
+
+/// One entry of a leaf.
+#[derive(Clone, Copy, Debug)]
+pub struct LeafEntry<'a> {
+    /// Hash of the name.
+    pub hash: u32,
+    /// Offset of name and value within the block.
+    pub nameidx: usize,
+    /// See [`flag`].
+    pub flags: u8,
+    /// The name.
+    pub name: &'a [u8],
+    /// The value.
+    pub value: Value<'a>,
+}
+
+/// Bytes of name and value of a local entry.
+pub fn local_size(name: usize, value: usize) -> usize {
+    (3 + name + value).next_multiple_of(4)
+}
+/// Bytes of the name and place of a remote entry.
+pub fn remote_size(name: usize) -> usize {
+    (11 + name).next_multiple_of(4)
+}
+/// True if a value of that size is kept in a leaf of `blocksize` bytes.
+pub fn is_local(name: usize, value: usize, blocksize: usize) -> bool {
+    local_size(name, value) <= blocksize / 4 * 3
+}
+/// Blocks that a remote value takes.
+pub fn remote_blocks(len: usize, blocksize: usize) -> usize {
+    len.div_ceil(blocksize - crate::symlink::REMOTE_HEADER)
+}
+/// Offset of entry `i` of a leaf.
+pub fn entry_at(i: usize) -> usize {
+    LEAF_HEADER + 8 * i
+}
+/// First byte in use by names and values.
+pub fn firstused(b: &[u8]) -> usize {
+    match get16(b, 60) {
+        0 => 65536,
+        v => usize::from(v),
+    }
+}
+
+/// Entry `i` of a leaf; an error if it runs past the end.
+pub fn leaf_entry(b: &[u8], i: usize) -> Result<LeafEntry<'_>, &'static str> {
+    let at = entry_at(i);
+    let (hash, nameidx, flags) = (get32(b, at), usize::from(get16(b, at + 4)), get8(b, at + 6));
+    let err = Err("attribute runs past the end");
+    if flags & flag::LOCAL != 0 {
+        let (v, n) = (usize::from(get16(b, nameidx)), usize::from(get8(b, nameidx + 2)));
+        if n == 0 || nameidx < LEAF_HEADER || nameidx + 3 + n + v > b.len() {
+            return err;
+        }
+        let (name, value) = (slice(b, nameidx + 3, n), Value::Local(slice(b, nameidx + 3 + n, v)));
+        Ok(LeafEntry { hash, nameidx, flags, name, value })
+    } else {
+        let (block, len, n) = (get32(b, nameidx), get32(b, nameidx + 4), usize::from(get8(b, nameidx + 8)));
+        if n == 0 || nameidx < LEAF_HEADER || nameidx + 9 + n > b.len() || len as usize > MAX_VALUE {
+            return err;
+        }
+        Ok(LeafEntry { hash, nameidx, flags, name: slice(b, nameidx + 9, n), value: Value::Remote { block, len } })
+    }
+}
+
+/// Checks a leaf's header and entries.
+pub fn check_leaf(b: &[u8]) -> Result<(), &'static str> {
+    let n = da::count(b);
+    let first = firstused(b);
+    if first > b.len() || entry_at(n) > first {
+        return Err("attribute leaf's entries overlap its names");
+    }
+    let mut last = 0;
+    for i in 0..n {
+        let e = leaf_entry(b, i)?;
+        if e.nameidx < first || e.hash < last {
+            return Err("attribute leaf's entries are out of order");
+        }
+        last = e.hash;
+    }
+    Ok(())
+}

@@ -1,0 +1,301 @@
+//! Directories: short form, data blocks, leaves and free index (format facts, section 8).
+
+use crate::bytes::*;
+use crate::*;
+
+/// Block form: `XDB3`
+pub const BLOCK_MAGIC: u32 = 0x5844_4233;
+/// Data block of the larger forms: `XDD3`
+pub const DATA_MAGIC: u32 = 0x5844_4433;
+/// Free index: `XDF3`
+pub const FREE_MAGIC: u32 = 0x5844_4633;
+/// Bytes of a data block's header.
+pub const DATA_HEADER: usize = 64;
+/// Bytes of a free index block's header.
+pub const FREE_HEADER: usize = 64;
+/// Byte offset of the checksum of data and free blocks.
+pub const DIR_CRC: usize = 4;
+/// Offset of the three longest free runs.
+pub const BESTFREE: usize = 48;
+/// Marks an unused run.
+pub const UNUSED_TAG: u16 = 0xffff;
+/// No data block there, in bests.
+pub const NULL_BEST: u16 = 0xffff;
+/// Longest name.
+pub const MAX_NAME: usize = 255;
+
+/// File type in a directory entry.
+pub mod ftype {
+    /// From the type bits of a mode.
+    pub fn of_mode(m: u16) -> u8 {
+        use crate::inode::mode::*;
+        match m & FMT {
+            REG => 1,
+            DIR => 2,
+            CHR => 3,
+            BLK => 4,
+            FIFO => 5,
+            SOCK => 6,
+            LNK => 7,
+            _ => 0,
+        }
+    }
+}
+
+/// Bytes of a data entry with a name of `n` bytes.
+pub fn entry_size(n: usize) -> usize {
+    (12 + n).next_multiple_of(8)
+}
+
+/// One entry of the short form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SfEntry<'a> {
+    /// Offset within the fork.
+    pub at: usize,
+    /// Where it would be in block form.
+    pub offset: u16,
+    /// The name.
+    pub name: &'a [u8],
+    /// See [`ftype`].
+    pub ftype: u8,
+    /// The inode.
+    pub ino: Ino,
+}
+
+/// A directory in short form, over the bytes of its fork.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortForm<'a>(pub &'a [u8]);
+
+impl<'a> ShortForm<'a> {
+    /// Entries.
+    pub fn count(&self) -> usize {
+        usize::from(get8(self.0, 0))
+    }
+    /// True if inode numbers take 8 bytes.
+    pub fn wide(&self) -> bool {
+        get8(self.0, 1) > 0
+    }
+    /// Bytes of an inode number.
+    pub fn ino_size(&self) -> usize {
+        if self.wide() { 8 } else { 4 }
+    }
+    fn ino_at(&self, at: usize) -> Ino {
+        if self.wide() { Ino(get64(self.0, at)) } else { Ino(u64::from(get32(self.0, at))) }
+    }
+    /// The parent directory.
+    pub fn parent(&self) -> Ino {
+        self.ino_at(2)
+    }
+    /// The entries in order; one that does not fit ends the walk with an error.
+    pub fn entries(self) -> impl Iterator<Item = Result<SfEntry<'a>, &'static str>> {
+        let mut at = 2 + self.ino_size();
+        let mut i = 0;
+        let (count, isz) = (self.count(), self.ino_size());
+        std::iter::from_fn(move || {
+            if i >= count {
+                return None;
+            }
+            let n = usize::from(get8(self.0, at));
+            let end = at + 3 + n + 1 + isz;
+            if n == 0 || end > self.0.len() {
+                i = count;
+                return Some(Err("short form entry runs past the end"));
+            }
+            i += 1;
+            let e = SfEntry {
+                at,
+                offset: get16(self.0, at + 1),
+                name: slice(self.0, at + 3, n),
+                ftype: get8(self.0, at + 3 + n),
+                ino: self.ino_at(at + 4 + n),
+            };
+            at = end;
+            Some(Ok(e))
+        })
+    }
+}
+
+/// One entry of a data block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataEntry<'a> {
+    /// Offset within the block.
+    pub at: usize,
+    /// The inode.
+    pub ino: Ino,
+    /// The name.
+    pub name: &'a [u8],
+    /// See [`ftype`].
+    pub ftype: u8,
+}
+
+/// What lies at an offset of a data block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Item<'a> {
+    /// An entry.
+    Entry(DataEntry<'a>),
+    /// An unused run.
+    Unused {
+        /// Offset within the block.
+        at: usize,
+        /// Bytes.
+        len: usize,
+    },
+}
+
+impl Item<'_> {
+    /// First byte behind.
+    pub fn end(&self) -> usize {
+        match self {
+            Item::Entry(e) => e.at + entry_size(e.name.len()),
+            Item::Unused { at, len } => at + len,
+        }
+    }
+}
+
+/// End of a data block's entries: in block form the leaf array follows.
+pub fn data_end(b: &[u8]) -> usize {
+    if get32(b, 0) == BLOCK_MAGIC {
+        let count = get32(b, b.len() - 8) as usize;
+        (b.len() - 8).saturating_sub(count.saturating_mul(8))
+    } else {
+        b.len()
+    }
+}
+
+/// The entry at offset `at`, if a sound one fits there before `end`.
+pub fn data_entry(b: &[u8], at: usize, end: usize) -> Option<DataEntry<'_>> {
+    let n = usize::from(get8(b, at + 8));
+    let fits = at >= DATA_HEADER && at.is_multiple_of(8) && n > 0 && at + entry_size(n) <= end;
+    let tag = get16(b, at + entry_size(n) - 2);
+    (fits && usize::from(tag) == at).then(|| DataEntry {
+        at,
+        ino: Ino(get64(b, at)),
+        name: slice(b, at + 9, n),
+        ftype: get8(b, at + 9 + n),
+    })
+}
+
+/// Walks entries and unused runs of a data block; an item that does not fit ends the walk with an error.
+pub fn data_items(b: &[u8]) -> impl Iterator<Item = Result<Item<'_>, &'static str>> {
+    let end = data_end(b);
+    let mut at = DATA_HEADER;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let item = if get16(b, at) == UNUSED_TAG {
+            let len = usize::from(get16(b, at + 2));
+            if len < 8 || !len.is_multiple_of(8) || at + len > end || usize::from(get16(b, at + len - 2)) != at {
+                at = end;
+                return Some(Err("unused run has a wrong length or tag"));
+            }
+            Item::Unused { at, len }
+        } else {
+            match data_entry(b, at, end) {
+                Some(e) => Item::Entry(e),
+                None => {
+                    at = end;
+                    return Some(Err("directory entry has a wrong length or tag"));
+                }
+            }
+        };
+        at = item.end();
+        Some(Ok(item))
+    })
+}
+
+/// Checks a data block: items, coalescing, and the three longest free runs.
+pub fn check_data(b: &[u8]) -> Result<(), &'static str> {
+    if get32(b, 0) == BLOCK_MAGIC {
+        let (count, stale) = (get32(b, b.len() - 8) as usize, get32(b, b.len() - 4) as usize);
+        if count.saturating_mul(8) > b.len() - 8 - DATA_HEADER || stale > count {
+            return Err("leaf count is larger than the block");
+        }
+    }
+    let mut free: Vec<(usize, usize)> = Vec::new();
+    let mut after_free = false;
+    for item in data_items(b) {
+        match item? {
+            Item::Unused { at, len } => {
+                if after_free {
+                    return Err("neighbouring unused runs are not joined");
+                }
+                after_free = true;
+                free.push((len, at));
+            }
+            Item::Entry(_) => after_free = false,
+        }
+    }
+    let mut last = usize::MAX;
+    for i in 0..3 {
+        let (off, len) = bestfree(b, i);
+        if len == 0 {
+            if off != 0 || free.len() > i {
+                return Err("longest free runs are incomplete");
+            }
+            continue;
+        }
+        if len > last || !free.contains(&(len, off)) {
+            return Err("longest free runs are wrong");
+        }
+        last = len;
+    }
+    if free.iter().filter(|f| f.0 > bestfree(b, 2).1).count() > 3 {
+        return Err("a longer free run is not listed");
+    }
+    Ok(())
+}
+
+/// Entry `i` of the longest free runs: (offset, bytes).
+pub fn bestfree(b: &[u8], i: usize) -> (usize, usize) {
+    (usize::from(get16(b, BESTFREE + 4 * i)), usize::from(get16(b, BESTFREE + 4 * i + 2)))
+}
+
+/// Recomputes the three longest free runs of a data block.
+pub fn rebuild_bestfree(b: &mut [u8]) {
+    let mut best = [(0usize, 0usize); 3];
+    for item in data_items(b) {
+        if let Ok(Item::Unused { at, len }) = item
+            && let Some(i) = best.iter().position(|x| len > x.1)
+        {
+            best[i..].rotate_right(1);
+            best[i] = (at, len);
+        }
+    }
+    for (i, (at, len)) in best.into_iter().enumerate() {
+        put16(b, BESTFREE + 4 * i, at as u16);
+        put16(b, BESTFREE + 4 * i + 2, len as u16);
+    }
+}
+
+/// Writes an unused run.
+pub fn put_unused(b: &mut [u8], at: usize, len: usize) {
+    put16(b, at, UNUSED_TAG);
+    put16(b, at + 2, len as u16);
+    put16(b, at + len - 2, at as u16);
+}
+
+/// Writes an entry.
+pub fn put_entry(b: &mut [u8], at: usize, ino: Ino, name: &[u8], ftype: u8) {
+    let size = entry_size(name.len());
+    b[at..at + size].fill(0);
+    put64(b, at, ino.0);
+    b[at + 8] = name.len() as u8;
+    b[at + 9..at + 9 + name.len()].copy_from_slice(name);
+    b[at + 9 + name.len()] = ftype;
+    put16(b, at + size - 2, at as u16);
+}
+
+/// Writes the header of a data or free block, everything else zero.
+pub fn init(b: &mut [u8], magic: u32, daddr: DiskAddr, owner: Ino, g: &Geometry) {
+    b.fill(0);
+    put32(b, 0, magic);
+    put64(b, 8, daddr.0);
+    b[24..40].copy_from_slice(&g.meta_uuid);
+    put64(b, 40, owner.0);
+}
+
+/// Most bests a free index block holds.
+pub fn free_max(size: usize) -> usize {
+    (size - FREE_HEADER) / 2
+}

@@ -1,0 +1,137 @@
+//! Locks that outlive a scope, the blocking hook, clock and chance.
+//!
+//! Every wait of the engine (device, log space, a force, a throttle) goes through [`blocking`], so that a front end can
+//! let another thread take over while this one waits.
+
+use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a front end does around a wait.
+pub trait BlockingHook: Send + Sync {
+    /// The calling thread is about to wait.
+    fn enter(&self);
+    /// It runs again.
+    fn leave(&self);
+}
+
+static HOOK: OnceLock<Box<dyn BlockingHook>> = OnceLock::new();
+
+/// Installs the hook of this process; the first one stays.
+pub fn install_blocking_hook(hook: Box<dyn BlockingHook>) {
+    let _ = HOOK.set(hook);
+}
+
+/// Runs `wait`, which may block, with the front end's hook around it.
+pub fn blocking<T>(wait: impl FnOnce() -> T) -> T {
+    struct Leave<'a>(&'a dyn BlockingHook);
+    impl Drop for Leave<'_> {
+        fn drop(&mut self) {
+            self.0.leave();
+        }
+    }
+    let _leave = HOOK.get().map(|h| {
+        h.enter();
+        Leave(h.as_ref())
+    });
+    wait()
+}
+
+/// A lock that is held across functions and threads: a transaction keeps it until it commits.
+///
+/// It guards an order of events, not memory; the memory has a short latch of its own.
+#[derive(Debug, Default)]
+pub struct Hold(Arc<Mutex<()>>);
+
+/// Proof that a [`Hold`] is held; given up when dropped.
+pub type Held = ArcMutexGuard<RawMutex, ()>;
+
+impl Hold {
+    /// Waits for the lock.
+    pub fn lock(&self) -> Held {
+        match self.0.try_lock_arc() {
+            Some(h) => h,
+            None => blocking(|| self.0.lock_arc()),
+        }
+    }
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<Held> {
+        self.0.try_lock_arc()
+    }
+    /// True while somebody holds it.
+    pub fn is_locked(&self) -> bool {
+        self.0.is_locked()
+    }
+}
+
+/// The time of day, as a handle: tests and reproducible builds bring their own.
+pub trait Clock: Send + Sync {
+    /// Seconds from 1970 and nanoseconds.
+    fn now(&self) -> (i64, u32);
+}
+
+/// The host's clock.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct HostClock;
+
+impl Clock for HostClock {
+    fn now(&self) -> (i64, u32) {
+        let d = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        (d.as_secs() as i64, d.subsec_nanos())
+    }
+}
+
+/// A clock that stands still, for volumes that must come out the same.
+#[derive(Debug, Clone, Copy)]
+pub struct FixedClock(pub i64);
+
+impl Clock for FixedClock {
+    fn now(&self) -> (i64, u32) {
+        (self.0, 0)
+    }
+}
+
+/// Chance as a handle: a small generator (splitmix64) from a seed.
+#[derive(Debug)]
+pub struct Chance(AtomicU64);
+
+impl Chance {
+    /// Starts from `seed`; the same seed gives the same numbers.
+    pub fn seeded(seed: u64) -> Self {
+        Chance(AtomicU64::new(seed))
+    }
+    /// The next number.
+    pub fn next_u64(&self) -> u64 {
+        let mut z = self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    /// The next number below `n`, which is not 0.
+    pub fn below(&self, n: u64) -> u64 {
+        self.next_u64() % n.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_outlives_the_function_that_took_it() {
+        let h = Hold::default();
+        let held = (|| h.lock())();
+        assert!(h.try_lock().is_none());
+        std::thread::scope(|s| {
+            s.spawn(move || drop(held));
+        });
+        assert!(h.try_lock().is_some());
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_numbers() {
+        let (a, b) = (Chance::seeded(7), Chance::seeded(7));
+        assert!((0..100).all(|_| a.next_u64() == b.next_u64()));
+    }
+}
