@@ -20,11 +20,7 @@ impl Faulty {
         self.allowance.store(n, Ordering::SeqCst);
     }
     fn spend(&self) -> io::Result<()> {
-        if self.allowance.fetch_sub(1, Ordering::SeqCst) > 0 {
-            Ok(())
-        } else {
-            Err(io::Error::from_raw_os_error(5))
-        }
+        if self.allowance.fetch_sub(1, Ordering::SeqCst) > 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(5)) }
     }
 }
 

@@ -51,9 +51,10 @@ impl FileDevice {
         if is_block && rw {
             flags |= OFlags::EXCL;
         }
-        let file = File::from(rustix::fs::open(path, flags, rustix::fs::Mode::empty()).map_err(|e| {
-            if e == rustix::io::Errno::BUSY { in_use(path, "the kernel uses this device") } else { e.into() }
-        })?);
+        let file = File::from(
+            rustix::fs::open(path, flags, rustix::fs::Mode::empty())
+                .map_err(|e| if e == rustix::io::Errno::BUSY { in_use(path, "the kernel uses this device") } else { e.into() })?,
+        );
         if !file.metadata()?.is_file() && !is_block {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is neither a file nor a block device", path.display())));
         }
@@ -165,7 +166,9 @@ impl Device for FileDevice {
         std::thread::scope(|s| {
             let one = |part: &[WriteRequest<'_>]| part.iter().try_for_each(|r| self.file.write_all_at(r.data, r.offset));
             let jobs: Vec<_> = requests.chunks(each).map(|part| s.spawn(move || one(part))).collect();
-            jobs.into_iter().map(|j| j.join().unwrap_or_else(|_| Err(io::Error::other("a writer thread panicked")))).fold(Ok(()), io::Result::and)
+            jobs.into_iter()
+                .map(|j| j.join().unwrap_or_else(|_| Err(io::Error::other("a writer thread panicked"))))
+                .fold(Ok(()), io::Result::and)
         })
     }
     fn flush(&self) -> io::Result<()> {

@@ -90,7 +90,8 @@ pub fn find_partition(dev: &dyn Device, number: u32) -> io::Result<Partition> {
     }
     all.iter().find(|p| p.number == number).copied().ok_or_else(|| {
         let have: Vec<String> = all.iter().map(|p| p.number.to_string()).collect();
-        let have = if have.is_empty() { "no partition table or no partitions".into() } else { format!("only partitions {}", have.join(", ")) };
+        let have =
+            if have.is_empty() { "no partition table or no partitions".into() } else { format!("only partitions {}", have.join(", ")) };
         io::Error::new(io::ErrorKind::NotFound, format!("there is no partition {number}: {have}"))
     })
 }

@@ -43,10 +43,8 @@ impl Device for Slice {
         self.base.write(self.at(offset, data.len())?, data, flags)
     }
     fn write_many(&self, requests: &[WriteRequest<'_>]) -> io::Result<()> {
-        let moved: io::Result<Vec<_>> = requests
-            .iter()
-            .map(|r| Ok(WriteRequest { offset: self.at(r.offset, r.data.len())?, data: r.data }))
-            .collect();
+        let moved: io::Result<Vec<_>> =
+            requests.iter().map(|r| Ok(WriteRequest { offset: self.at(r.offset, r.data.len())?, data: r.data })).collect();
         self.base.write_many(&moved?)
     }
     fn flush(&self) -> io::Result<()> {

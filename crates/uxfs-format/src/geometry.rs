@@ -131,7 +131,10 @@ impl Geometry {
             (self.inodesize <= self.blocksize && self.inopblock == self.blocksize / self.inodesize.max(1), "inodes a block is wrong"),
             (log2(self.inopblock, self.inopblog), "log2 of inodes a block is wrong"),
             (self.agblocks >= 64 && u64::from(self.agblocks) << self.blocklog.min(16) <= 1 << 40, "group size is out of range"),
-            (u32::from(self.agblklog) == self.agblocks.saturating_sub(1).checked_ilog2().map_or(0, |l| l + 1), "log2 of group size is wrong"),
+            (
+                u32::from(self.agblklog) == self.agblocks.saturating_sub(1).checked_ilog2().map_or(0, |l| l + 1),
+                "log2 of group size is wrong",
+            ),
             (self.agcount >= 1, "there is no group"),
             (self.dblocks.div_ceil(u64::from(self.agblocks.max(1))) == u64::from(self.agcount), "group count does not fit the size"),
             (
@@ -142,11 +145,16 @@ impl Geometry {
             (sb.inprogress == 0, "mkfs was not finished"),
             (sb.shared_vn == 0, "shared version is set"),
             (self.logblocks >= 512 && self.logblocks <= 1 << 20, "log size is out of range"),
-            (self.logsunit <= 1 || (self.logsunit <= 256 << 10 && self.logsunit.is_multiple_of(self.blocksize)), "log stripe unit is out of range"),
+            (
+                self.logsunit <= 1 || (self.logsunit <= 256 << 10 && self.logsunit.is_multiple_of(self.blocksize)),
+                "log stripe unit is out of range",
+            ),
             ((512..=32768).contains(&self.logsectsize) && self.logsectsize.is_power_of_two(), "log sector size is out of range"),
             ((self.versionnum & version::DALIGN != 0) == (self.unit != 0), "stripe unit and its feature bit disagree"),
             (
-                self.incompat & incompat::SPINODES == 0 || self.inoalignmt == 64 * self.inodesize / self.blocksize || self.inodesize * 64 < self.blocksize,
+                self.incompat & incompat::SPINODES == 0
+                    || self.inoalignmt == 64 * self.inodesize / self.blocksize
+                    || self.inodesize * 64 < self.blocksize,
                 "inode alignment does not fit sparse inodes",
             ),
             (self.inoalignmt <= self.agblocks && self.spino_align <= self.agblocks, "inode alignment is larger than a group"),

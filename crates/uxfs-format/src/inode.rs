@@ -270,8 +270,28 @@ impl Core {
 
 /// Offset and width of every integer of the core, for the log's host-endian mirror. Times are added by their form.
 const FIELDS: &[(usize, usize)] = &[
-    (0, 2), (2, 2), (6, 2), (8, 4), (12, 4), (16, 4), (20, 2), (22, 2), (56, 8), (64, 8), (72, 4), (84, 4), (88, 2),
-    (90, 2), (92, 4), (96, 4), (100, 4), (104, 8), (112, 8), (120, 8), (128, 4), (152, 8),
+    (0, 2),
+    (2, 2),
+    (6, 2),
+    (8, 4),
+    (12, 4),
+    (16, 4),
+    (20, 2),
+    (22, 2),
+    (56, 8),
+    (64, 8),
+    (72, 4),
+    (84, 4),
+    (88, 2),
+    (90, 2),
+    (92, 4),
+    (96, 4),
+    (100, 4),
+    (104, 8),
+    (112, 8),
+    (120, 8),
+    (128, 4),
+    (152, 8),
 ];
 
 /// Turns a big-endian core into the log's little-endian mirror, or back; `flags2` decides the form of times and counters.

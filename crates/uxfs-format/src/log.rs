@@ -216,7 +216,7 @@ impl Record {
         if &self.uuid != uuid {
             return Err("record bears another volume's UUID");
         }
-        if self.len % BB as u32 != 0 || self.len > 2 << 20 || self.size > 2 << 20 {
+        if !self.len.is_multiple_of(BB as u32) || self.len > 2 << 20 || self.size > 2 << 20 {
             return Err("record length is out of range");
         }
         if self.len > self.size && !(self.num_ops == 1 && self.len <= 256 << 10) {

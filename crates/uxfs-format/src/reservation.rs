@@ -247,16 +247,10 @@ impl Reservations {
             create: r(p.create(), 2),
             mkdir: r(p.create(), 3),
             symlink: r(p.create() + bufs(1, 1024), 3),
-            ifree: r(
-                p.dq + p.ino(1) + p.s(3) + p.unlink_remove() + p.b(p.af(1)) + bufs(p.chunk, 0) + p.inobtres() + p.finobtres(),
-                2,
-            ),
+            ifree: r(p.dq + p.ino(1) + p.s(3) + p.unlink_remove() + p.b(p.af(1)) + bufs(p.chunk, 0) + p.inobtres() + p.finobtres(), 2),
             ichange: r(p.dq + p.ino(1) + p.s(1), 1),
             attrset: r(p.attrsetm() + p.attrset_block() * (5 + remote.min(5)), 3),
-            attrrm: r(
-                p.dq + (p.ino(1) + p.b(5) + p.l.attr * p.bs + bufs(p.l.data, 0)).max(p.s(5) + p.b(p.af(2))),
-                3,
-            ),
+            attrrm: r(p.dq + (p.ino(1) + p.b(5) + p.l.attr * p.bs + bufs(p.l.data, 0)).max(p.s(5) + p.b(p.af(2))), 3),
             sb: r(p.s(1), 1),
             addafork: r(p.dq + p.ino(1) + p.s(2) + bufs(1, p.dirblk) + p.b(p.bm + 1) + p.b(p.af(1)), 2),
             dir_enter_blocks: (7 * p.db + 7 * p.bm) as u32,
@@ -322,7 +316,12 @@ pub fn min_log_blocks(g: &Geometry) -> u32 {
     unit += hsize + if lsunit > 0 { 2 * lsunit } else { 1024 };
     let bytes = unit * u64::from(best.1);
     let bb = bytes.div_ceil(512);
-    let bb = if lsunit > 0 { let u = lsunit / 512; bb.next_multiple_of(u) + 2 * u } else { bb + 1024 };
+    let bb = if lsunit > 0 {
+        let u = lsunit / 512;
+        bb.next_multiple_of(u) + 2 * u
+    } else {
+        bb + 1024
+    };
     ((3 * bb * 512).div_ceil(p.bs)).max(512) as u32
 }
 

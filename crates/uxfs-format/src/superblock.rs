@@ -191,8 +191,7 @@ pub mod log_incompat {
 }
 
 /// Names of the feature bits, for refusals and for `uxfs info`: (bit, name).
-pub const RO_COMPAT_NAMES: &[(u32, &str)] =
-    &[(1, "finobt"), (2, "rmapbt"), (4, "reflink"), (8, "inobtcount"), (16, "verity")];
+pub const RO_COMPAT_NAMES: &[(u32, &str)] = &[(1, "finobt"), (2, "rmapbt"), (4, "reflink"), (8, "inobtcount"), (16, "verity")];
 /// Names of the incompatible feature bits.
 pub const INCOMPAT_NAMES: &[(u32, &str)] = &[
     (1, "ftype"),

@@ -1,1 +1,71 @@
-//! stub
+//! The journal: log space, checkpoints, the AIL, head and tail search, replay.
+//!
+//! It knows no inode, extent or buffer: what is logged is a [`LogItem`], what is replayed goes to a [`Replay`].
+//! The rules and their numbers are in `docs/journal.md`.
+
+mod ail;
+mod cil;
+mod head;
+mod hole;
+mod item;
+mod replay;
+mod space;
+mod stats;
+mod stream;
+
+pub use ail::{Ail, WriteUnit};
+pub use cil::{Commit, Completion, Journal, JournalConfig, Payload};
+pub use head::{LogState, clear_stale, find_log_state};
+pub use hole::{Hole, hole, set_hole};
+pub use item::{ItemState, LogItem, Push, Regions};
+pub use replay::{Replay, ReplayItem, replay};
+pub use space::Ticket;
+pub use stats::{Stats, StatsSnapshot};
+pub use stream::LogGeometry;
+
+use std::io;
+use std::sync::OnceLock;
+
+/// Why the journal cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The volume was shut down; the text says why.
+    #[error("the volume is shut down: {0}")]
+    Shutdown(String),
+    /// The device failed.
+    #[error("log: {0}")]
+    Io(#[from] io::Error),
+    /// The log is not sound.
+    #[error("log at basic block {block}: {what}")]
+    Corrupt {
+        /// Basic block within the log.
+        block: u32,
+        /// What does not hold.
+        what: String,
+    },
+    /// The log holds what this program does not know.
+    #[error("log: {0}")]
+    Unsupported(String),
+}
+
+/// The latch that ends all writing: set once, by the first failure.
+#[derive(Debug, Default)]
+pub struct Shutdown(OnceLock<String>);
+
+impl Shutdown {
+    /// Sets the latch; the first reason stays.
+    pub fn set(&self, why: impl Into<String>) {
+        let _ = self.0.set(why.into());
+    }
+    /// The reason, if it is set.
+    pub fn reason(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+    /// Fails if the latch is set.
+    ///
+    /// # Errors
+    /// [`JournalError::Shutdown`].
+    pub fn check(&self) -> Result<(), JournalError> {
+        self.reason().map_or(Ok(()), |r| Err(JournalError::Shutdown(r.into())))
+    }
+}

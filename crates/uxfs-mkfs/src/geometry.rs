@@ -114,7 +114,13 @@ impl Options {
         (sb.blocklog, sb.sectlog, sb.inodelog, sb.inopblog) = (12, self.sector.trailing_zeros() as u8, 9, 3);
         sb.agblklog = (agblocks - 1).checked_ilog2().map_or(0, |l| l + 1) as u8;
         let tib = 1u64 << 40;
-        sb.imax_pct = if dblocks * BLOCK < tib { 25 } else if dblocks * BLOCK < 50 * tib { 5 } else { 1 };
+        sb.imax_pct = if dblocks * BLOCK < tib {
+            25
+        } else if dblocks * BLOCK < 50 * tib {
+            5
+        } else {
+            1
+        };
         sb.inoalignmt.set(8);
         sb.spino_align.set(4);
         if big {
@@ -142,7 +148,7 @@ impl Options {
         let blocks = match self.log_size {
             Some(b) => b / BLOCK,
             None if dblocks * BLOCK < 300 * MIB => min,
-            None => (dblocks / 2048).max(64 * MIB / BLOCK).min(MAX_LOG_BLOCKS).min(room),
+            None => (dblocks / 2048).clamp(64 * MIB / BLOCK, MAX_LOG_BLOCKS).min(room),
         };
         if blocks < min {
             return bad(format!("a log of {blocks} blocks is too small: this volume needs {min}"));
@@ -204,10 +210,22 @@ pub fn print_geometry(name: &str, sb: &Superblock) -> String {
         format!("         ={:<22} reflink={}    bigtime={} inobtcount={} nrext64={}", "", on(ro, 4), on(inc, 8), on(ro, 8), on(inc, 0x20)),
         format!("data     ={:<22} bsize={:<6} blocks={}, imaxpct={}", "", bs, sb.dblocks.get(), sb.imax_pct),
         format!("         ={:<22} sunit={:<6} swidth={} blks", "", sb.unit.get(), sb.width.get()),
-        format!("naming   ={:<22} bsize={:<6} ascii-ci={}, ftype={}", "version 2", bs << sb.dirblklog, u32::from(sb.versionnum.get() & version::BORG != 0), on(inc, 1)),
+        format!(
+            "naming   ={:<22} bsize={:<6} ascii-ci={}, ftype={}",
+            "version 2",
+            bs << sb.dirblklog,
+            u32::from(sb.versionnum.get() & version::BORG != 0),
+            on(inc, 1)
+        ),
         format!("log      ={log:<22} bsize={:<6} blocks={}, version=2", bs, sb.logblocks.get()),
         format!("         ={:<22} sectsz={:<5} sunit={} blks, lazy-count=1", "", lsect, lsunit),
-        format!("realtime ={:<22} extsz={:<6} blocks={}, rtextents={}", "none", bs * sb.rextsize.get(), sb.rblocks.get(), sb.rextents.get()),
+        format!(
+            "realtime ={:<22} extsz={:<6} blocks={}, rtextents={}",
+            "none",
+            bs * sb.rextsize.get(),
+            sb.rblocks.get(),
+            sb.rextents.get()
+        ),
     ];
     lines.join("\n") + "\n"
 }

@@ -67,12 +67,30 @@ pub fn format(dev: &dyn Device, o: &Options) -> Result<Superblock, MkfsError> {
     sb.ifree.set(61);
     sb.fdblocks.set(fdblocks);
     for agno in (1..sb.agcount.get()).rev() {
-        w.put(w.g.header_daddr(AgNumber(agno), 0), &mut sector_of(&sb), Some(SB_CRC))?;
+        let copy = secondary(&sb, agno, prealloc(o.sector));
+        w.put(w.g.header_daddr(AgNumber(agno), 0), &mut sector_of(&copy), Some(SB_CRC))?;
     }
     dev.flush()?;
     w.put(DiskAddr(0), &mut sector_of(&sb), Some(SB_CRC))?;
     dev.flush()?;
     Ok(sb)
+}
+
+/// The copy of the superblock in group `agno`. Two of them know the root inode; all say that mkfs is at work, as
+/// mkfs.xfs leaves them.
+fn secondary(sb: &Superblock, agno: u32, front: u32) -> Superblock {
+    let (mut c, last) = (sb.clone(), sb.agcount.get() - 1);
+    c.inprogress = 1;
+    c.icount.set(0);
+    c.ifree.set(0);
+    let used = u64::from(front) * u64::from(sb.agcount.get()) + u64::from(sb.logblocks.get());
+    c.fdblocks.set(sb.dblocks.get() - used);
+    c.rbmino.set(NULL_FS);
+    c.rsumino.set(NULL_FS);
+    if agno != last && agno != last / 2 {
+        c.rootino.set(NULL_FS);
+    }
+    c
 }
 
 fn sector_of(sb: &Superblock) -> Vec<u8> {
@@ -252,7 +270,6 @@ impl Writer<'_> {
         // mkfs.xfs leaves the checksum of this record zero; readers accept that for an unmount record.
         rec[32..36].fill(0);
         self.put(g.fsb_daddr(g.logstart), &mut rec, None)?;
-        let _ = NULL_FS;
         Ok(())
     }
 }

@@ -1,1 +1,1 @@
-//! stub
+//! Comes with the engine.

@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn a_hold_outlives_the_function_that_took_it() {
         let h = Hold::default();
-        let held = (|| h.lock())();
+        let held = h.lock();
         assert!(h.try_lock().is_none());
         std::thread::scope(|s| {
             s.spawn(move || drop(held));

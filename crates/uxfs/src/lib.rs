@@ -1,1 +1,1 @@
-//! stub
+//! The engine: its rooms come with the next change.

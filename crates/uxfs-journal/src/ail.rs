@@ -1,0 +1,170 @@
+//! The active item list: what is durable in the log and not yet home, in log order.
+//!
+//! 1. An item enters when its checkpoint is durable, at the position of the checkpoint's *start*, and moves forward only so.
+//! 2. It leaves when what it logged is home, if it was not logged again meanwhile.
+//! 3. The smallest position is the tail that replay would need. While a checkpoint's items are being inserted the tail
+//!    does not pass that checkpoint's start, also when the list is empty.
+
+use crate::hole::{Hole, hole};
+use crate::item::{LogItem, Push};
+use crate::stats::Stats;
+use crate::{JournalError, Shutdown};
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use uxfs_device::{DeviceRef, WriteRequest};
+use uxfs_format::Lsn;
+
+/// One write of metadata to its home.
+pub struct WriteUnit {
+    /// Pieces: byte offset and bytes.
+    pub pieces: Vec<(u64, Vec<u8>)>,
+    /// Called after the write with whether it succeeded; releases the buffer and takes items out of the AIL.
+    pub done: Box<dyn FnOnce(bool) + Send>,
+}
+
+struct List {
+    items: BTreeMap<(u64, u64), Arc<dyn LogItem>>,
+    /// Tail when the list is empty: the commit record of the last checkpoint whose items were all inserted.
+    empty_tail: Lsn,
+}
+
+/// The list of one volume.
+pub struct Ail {
+    list: Mutex<List>,
+    shutdown: Arc<Shutdown>,
+    stats: Arc<Stats>,
+    changed: Condvar,
+}
+
+/// Units that are written together.
+const BATCH: usize = 128;
+
+impl Ail {
+    pub(crate) fn new(tail: Lsn, shutdown: Arc<Shutdown>, stats: Arc<Stats>) -> Ail {
+        let list = Mutex::new(List { items: BTreeMap::new(), empty_tail: tail });
+        Ail { list, shutdown, stats, changed: Condvar::new() }
+    }
+
+    /// Where replay would have to begin.
+    pub fn tail(&self) -> Lsn {
+        let l = self.list.lock();
+        l.items.keys().next().map_or(l.empty_tail, |k| Lsn(k.0))
+    }
+
+    /// Items in the list.
+    pub fn len(&self) -> usize {
+        self.list.lock().items.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Puts an item at `lsn`, or moves it there.
+    pub fn insert(&self, item: &Arc<dyn LogItem>, lsn: Lsn) {
+        Self::insert_locked(&mut self.list.lock(), item, lsn);
+    }
+
+    fn insert_locked(l: &mut List, item: &Arc<dyn LogItem>, lsn: Lsn) {
+        let s = item.state();
+        let old = s.ail_lsn.load(Ordering::Acquire);
+        if old != 0 {
+            l.items.remove(&(old, s.id));
+        }
+        l.items.insert((lsn.0.max(old), s.id), item.clone());
+        s.ail_lsn.store(lsn.0.max(old), Ordering::Release);
+    }
+
+    /// Inserts the items of a checkpoint that became durable, then lets the empty list's tail follow.
+    pub(crate) fn insert_checkpoint(&self, items: &[Arc<dyn LogItem>], start: Lsn, commit: Lsn) {
+        if hole(Hole::EmptyAilTail) {
+            let mut l = self.list.lock();
+            l.empty_tail = l.empty_tail.max(commit);
+            drop(l);
+            std::thread::yield_now();
+        }
+        let wanted: Vec<_> = items.iter().filter(|i| i.committed(start)).collect();
+        let mut l = self.list.lock();
+        for i in wanted {
+            Self::insert_locked(&mut l, i, start);
+        }
+        l.empty_tail = l.empty_tail.max(commit);
+        self.changed.notify_all();
+    }
+
+    /// Takes an item out if it is still at `lsn`, so if it was not logged again since.
+    pub fn remove_at(&self, item: &dyn LogItem, lsn: Lsn) {
+        let mut l = self.list.lock();
+        let s = item.state();
+        if s.ail_lsn.load(Ordering::Acquire) == lsn.0 && l.items.remove(&(lsn.0, s.id)).is_some() {
+            s.ail_lsn.store(0, Ordering::Release);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Takes an item out wherever it is.
+    pub fn remove(&self, item: &dyn LogItem) {
+        let mut l = self.list.lock();
+        let s = item.state();
+        let at = s.ail_lsn.swap(0, Ordering::AcqRel);
+        if at != 0 {
+            l.items.remove(&(at, s.id));
+            self.changed.notify_all();
+        }
+    }
+
+    /// Tries once to write everything up to `target` home. Returns how many units were written, and how many items were
+    /// pinned.
+    ///
+    /// # Errors
+    /// A failed write shuts the volume down.
+    pub(crate) fn push_to(&self, target: Lsn, dev: &DeviceRef) -> Result<(usize, usize), JournalError> {
+        let (mut written, mut pinned) = (0, 0);
+        let mut from = (0u64, 0u64);
+        loop {
+            let next: Vec<((u64, u64), Arc<dyn LogItem>)> = {
+                let l = self.list.lock();
+                let range = l.items.range((std::ops::Bound::Excluded(from), std::ops::Bound::Unbounded));
+                range.take_while(|(k, _)| k.0 <= target.0).take(4 * BATCH).map(|(k, i)| (*k, i.clone())).collect()
+            };
+            let Some(last) = next.last() else { return Ok((written, pinned)) };
+            from = last.0;
+            let mut units = Vec::new();
+            for (_, item) in &next {
+                match item.push() {
+                    Push::Write(u) => units.push(u),
+                    Push::Pinned => pinned += 1,
+                    Push::Locked | Push::Nothing => {}
+                }
+                if units.len() >= BATCH {
+                    written += self.write(std::mem::take(&mut units), dev)?;
+                }
+            }
+            written += self.write(units, dev)?;
+        }
+    }
+
+    fn write(&self, mut units: Vec<WriteUnit>, dev: &DeviceRef) -> Result<usize, JournalError> {
+        if units.is_empty() {
+            return Ok(0);
+        }
+        if let Err(e) = self.shutdown.check() {
+            units.into_iter().for_each(|u| (u.done)(false));
+            return Err(e);
+        }
+        units.sort_by_key(|u| u.pieces.first().map_or(0, |p| p.0));
+        let n = units.len();
+        let requests: Vec<WriteRequest<'_>> =
+            units.iter().flat_map(|u| &u.pieces).map(|p| WriteRequest { offset: p.0, data: &p.1 }).collect();
+        Stats::add(&self.stats.metadata_writes, requests.len() as u64);
+        let res = dev.write_many(&requests);
+        if let Err(e) = &res {
+            self.shutdown.set(format!("writing metadata home failed: {e}"));
+        }
+        units.into_iter().for_each(|u| (u.done)(res.is_ok()));
+        res.map(|()| n).map_err(JournalError::Io)
+    }
+}

@@ -1,0 +1,676 @@
+//! Checkpoints: commits gather in memory, a push writes all of them as one.
+//!
+//! A context is *open* (commits go in), *switched* (its items' bytes are fixed), *streamed* (all records but the last
+//! written), *durable* (commit record written with PREFLUSH and FUA) and *completed* (its items are in the AIL).
+//!
+//! 1. Contexts are streamed in the order of their numbers, and become durable in that order.
+//! 2. A commit record is issued only after every earlier record has completed; its PREFLUSH makes them durable, and all
+//!    file data and metadata that completed before.
+//! 3. A record without PREFLUSH carries the stable tail: the tail that was sampled before the last completed flush began.
+//!    Log space is used again only up to the stable tail.
+//! 4. Switching and streaming need no lock of an item, so a thread that holds items may push.
+
+use crate::ail::Ail;
+use crate::hole::{Hole, hole};
+use crate::item::{LogItem, Regions};
+use crate::space::{Space, Ticket};
+use crate::stats::{Stats, StatsSnapshot};
+use crate::stream::{LogGeometry, SealedRecord, Stream};
+use crate::{JournalError, Shutdown};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use uxfs_device::{DeviceRef, WriteFlags, WriteRequest};
+use uxfs_format::log::BB;
+use uxfs_format::reservation::with_headers;
+use uxfs_format::{CheckpointSeq, Lsn};
+
+/// Called when the checkpoint is durable (true), or never will be (false): busy extents hang on it.
+pub type Payload = Box<dyn FnOnce(bool) + Send>;
+
+/// How the journal works.
+#[derive(Clone, Debug)]
+pub struct JournalConfig {
+    /// Bytes of an in-core buffer, 16 to 256 KiB.
+    pub bufsize: usize,
+    /// In-core buffers that are written together.
+    pub buffers: usize,
+}
+
+impl Default for JournalConfig {
+    fn default() -> Self {
+        JournalConfig { bufsize: 32 << 10, buffers: 8 }
+    }
+}
+
+/// An intent, the item that says that it is done, and that item's regions.
+pub type Completion = (Arc<dyn LogItem>, Arc<dyn LogItem>, Regions);
+
+/// What a transaction hands over.
+#[derive(Default)]
+pub struct Commit {
+    /// Items with their formatted regions; empty regions for what is only ordered.
+    pub items: Vec<(Arc<dyn LogItem>, Regions)>,
+    /// Intents that are done, each with the item that says so: if the intent is still in this checkpoint, both vanish.
+    pub done: Vec<Completion>,
+    /// Called at durability.
+    pub payloads: Vec<Payload>,
+}
+
+#[derive(Default)]
+struct Context {
+    seq: u64,
+    items: Vec<Arc<dyn LogItem>>,
+    bytes: i64,
+    regions: i64,
+    reserved: u64,
+    payloads: Vec<Payload>,
+}
+
+#[derive(Default)]
+struct Order {
+    /// Next context to be streamed.
+    next_stream: u64,
+    /// Last context that is completed.
+    completed: u64,
+    in_flight: u64,
+}
+
+#[derive(Default)]
+struct Flushes {
+    started: u64,
+    done: u64,
+    running: bool,
+}
+
+/// Pushes at once: one streams while one becomes durable; more would only make checkpoints smaller.
+const MAX_IN_FLIGHT: u64 = 2;
+/// Part of the log that the AIL keeps free.
+const FREE_PART: u64 = 4;
+/// Most bytes a context gathers before it is pushed: 8 buffers of 256 KiB in flight, 16 times.
+const MAX_CONTEXT: u64 = 32 << 20;
+
+/// The journal of an open volume.
+pub struct Journal {
+    dev: DeviceRef,
+    log_dev: DeviceRef,
+    cfg: JournalConfig,
+    geo: LogGeometry,
+    /// The active item list.
+    pub ail: Arc<Ail>,
+    /// The latch that ends all writing.
+    pub shutdown: Arc<Shutdown>,
+    stats: Arc<Stats>,
+    space: Space,
+    context: Mutex<Context>,
+    switched: Condvar,
+    order: Mutex<Order>,
+    ordered: Condvar,
+    stream: Mutex<Stream>,
+    flushes: Mutex<Flushes>,
+    flushed: Condvar,
+    soft_limit: u64,
+    kick: Mutex<Kick>,
+    kicked: Condvar,
+    stop: AtomicBool,
+    workers: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Kick {
+    push_cil: bool,
+    push_ail: bool,
+}
+
+impl Journal {
+    /// Starts journaling at `head`; `tail` is where replay would begin until something is written.
+    pub fn start(dev: DeviceRef, log_dev: DeviceRef, geo: LogGeometry, cfg: JournalConfig, head: Lsn, tail: Lsn) -> Arc<Journal> {
+        let shutdown = Arc::new(Shutdown::default());
+        let stats = Arc::new(Stats::default());
+        let soft_limit = (geo.size() / 8).min(MAX_CONTEXT);
+        let j = Arc::new(Journal {
+            ail: Arc::new(Ail::new(tail, shutdown.clone(), stats.clone())),
+            space: Space::new(geo.size(), head, tail, shutdown.clone(), stats.clone()),
+            stream: Mutex::new(Stream::new(geo.clone(), cfg.bufsize, head)),
+            context: Mutex::new(Context { seq: 1, ..Context::default() }),
+            order: Mutex::new(Order { next_stream: 1, ..Order::default() }),
+            switched: Condvar::new(),
+            ordered: Condvar::new(),
+            flushes: Mutex::default(),
+            flushed: Condvar::new(),
+            kick: Mutex::default(),
+            kicked: Condvar::new(),
+            stop: AtomicBool::new(false),
+            workers: Mutex::default(),
+            dev,
+            log_dev,
+            cfg,
+            geo,
+            shutdown,
+            stats,
+            soft_limit,
+        });
+        let spawn = |name: &str, f: fn(&Journal)| {
+            let weak = Arc::downgrade(&j);
+            std::thread::Builder::new().name(name.into()).spawn(move || {
+                while let Some(j) = weak.upgrade() {
+                    if j.stop.load(Ordering::Acquire) {
+                        break;
+                    }
+                    let guard = PanicGuard(j.shutdown.clone());
+                    f(&j);
+                    std::mem::forget(guard);
+                }
+            })
+        };
+        j.workers.lock().extend([spawn("uxfs-cil", Journal::cil_work), spawn("uxfs-ail", Journal::ail_work)].into_iter().flatten());
+        j
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> StatsSnapshot {
+        self.stats.snapshot()
+    }
+
+    /// Bytes of the log in use, and its size.
+    pub fn usage(&self) -> (u64, u64) {
+        (self.space.used_bytes(), self.geo.size())
+    }
+
+    /// Reserves space for a transaction that logs at most `unit` bytes in each of `count` links.
+    ///
+    /// # Locks
+    /// The caller holds none: this may wait for a checkpoint and for metadata writes.
+    ///
+    /// # Errors
+    /// The volume is shut down, or the log is too small.
+    pub fn reserve(&self, unit: u64, count: u32) -> Result<Ticket, JournalError> {
+        self.shutdown.check()?;
+        self.throttle()?;
+        let unit = with_headers(unit, self.cfg.bufsize as u64, u64::from(self.geo.roundoff));
+        self.space.reserve(unit, count, &|| self.want_room())
+    }
+
+    /// Waits while the open context is far over its limit.
+    fn throttle(&self) -> Result<(), JournalError> {
+        let mut ctx = self.context.lock();
+        if ctx.bytes <= 2 * self.soft_limit as i64 {
+            return Ok(());
+        }
+        Stats::add(&self.stats.throttled, 1);
+        let seq = ctx.seq;
+        while ctx.seq == seq {
+            self.shutdown.check()?;
+            self.kick_cil();
+            uxfs_sync::blocking(|| self.switched.wait_for(&mut ctx, Duration::from_millis(50)));
+        }
+        Ok(())
+    }
+
+    fn kick_cil(&self) {
+        self.kick.lock().push_cil = true;
+        self.kicked.notify_all();
+    }
+
+    fn want_room(&self) {
+        Stats::add(&self.stats.push_ail, 1);
+        self.kick.lock().push_ail = true;
+        self.kicked.notify_all();
+    }
+
+    /// Bytes that a context of that content takes in the log, headers and padding included.
+    fn needed(&self, bytes: i64, regions: i64) -> u64 {
+        let hsize = (BB * self.cfg.bufsize.div_ceil(uxfs_format::log::CYCLE_SPAN)) as u64;
+        let content = (bytes + 12 * (regions + 3) + 16).max(0) as u64;
+        let payload = self.cfg.bufsize as u64 - hsize - 32;
+        let records = content.div_ceil(payload) + 1;
+        content + records * (hsize + 12 + 32) + 2 * u64::from(self.geo.roundoff)
+    }
+
+    /// Puts a transaction into the open checkpoint. Its items are pinned until that is durable.
+    ///
+    /// The space it needs moves from the ticket to the checkpoint; the ticket stays the caller's, to roll or release.
+    pub fn commit(&self, ticket: &mut Ticket, commit: Commit) -> CheckpointSeq {
+        let mut ctx = self.context.lock();
+        let mut items = commit.items;
+        for (intent, done, regions) in commit.done {
+            let s = intent.state();
+            if s.seq.load(Ordering::Acquire) == ctx.seq
+                && let Some(r) = s.shadow.lock().take()
+            {
+                ctx.bytes -= r.iter().map(|r| r.len() as i64).sum::<i64>();
+                ctx.regions -= r.len() as i64;
+                Stats::add(&self.stats.whiteouts, 1);
+                continue;
+            }
+            items.push((done, regions));
+        }
+        for (item, regions) in items {
+            let s = item.state();
+            ctx.bytes += regions.iter().map(|r| r.len() as i64).sum::<i64>();
+            ctx.regions += regions.len() as i64;
+            if let Some(old) = s.shadow.lock().replace(regions) {
+                ctx.bytes -= old.iter().map(|r| r.len() as i64).sum::<i64>();
+                ctx.regions -= old.len() as i64;
+            }
+            if s.seq.swap(ctx.seq, Ordering::AcqRel) != ctx.seq {
+                s.pins.fetch_add(1, Ordering::AcqRel);
+                ctx.items.push(item);
+            }
+        }
+        ctx.payloads.extend(commit.payloads);
+        let needed = self.needed(ctx.bytes, ctx.regions);
+        if needed > ctx.reserved {
+            let delta = needed - ctx.reserved;
+            if ticket.left < delta {
+                Stats::add(&self.stats.overruns, 1);
+                self.space.force_grant(delta - ticket.left);
+                ticket.left = delta;
+            }
+            ticket.left -= delta;
+            ctx.reserved = needed;
+        }
+        let (seq, full) = (ctx.seq, ctx.bytes > self.soft_limit as i64);
+        drop(ctx);
+        if full {
+            self.kick_cil();
+        }
+        CheckpointSeq(seq)
+    }
+
+    /// Makes the next link of a rolling transaction ready; may wait for space.
+    ///
+    /// # Errors
+    /// The volume is shut down.
+    pub fn regrant(&self, ticket: &mut Ticket) -> Result<(), JournalError> {
+        debug_assert!(ticket.permanent, "only permanent tickets roll");
+        self.space.regrant(ticket, &|| self.want_room())
+    }
+
+    /// Gives back what a ticket did not use.
+    pub fn release(&self, ticket: Ticket) {
+        self.space.release(ticket);
+    }
+
+    /// The number of the open checkpoint.
+    pub fn current(&self) -> CheckpointSeq {
+        CheckpointSeq(self.context.lock().seq)
+    }
+
+    /// Waits until checkpoint `seq` is durable, and starts it if it is still open.
+    ///
+    /// # Errors
+    /// The volume is shut down; then nothing is known to be durable.
+    pub fn force(&self, seq: CheckpointSeq) -> Result<(), JournalError> {
+        Stats::add(&self.stats.force, 1);
+        if self.order.lock().completed >= seq.0 {
+            return Ok(());
+        }
+        Stats::add(&self.stats.force_sleep, 1);
+        loop {
+            if self.order.lock().completed >= seq.0 {
+                return Ok(());
+            }
+            self.shutdown.check()?;
+            let ctx = self.context.lock();
+            if ctx.seq == seq.0 && ctx.items.is_empty() {
+                return Ok(());
+            }
+            let open = ctx.seq <= seq.0;
+            drop(ctx);
+            if open {
+                self.push(seq.0)?;
+            } else {
+                let mut o = self.order.lock();
+                if o.completed < seq.0 {
+                    uxfs_sync::blocking(|| self.ordered.wait_for(&mut o, Duration::from_millis(50)));
+                }
+            }
+        }
+    }
+
+    /// Makes everything committed so far durable.
+    ///
+    /// # Errors
+    /// The volume is shut down.
+    pub fn force_all(&self) -> Result<(), JournalError> {
+        let seq = self.current();
+        let ready = if self.context.lock().items.is_empty() { CheckpointSeq(seq.0 - 1) } else { seq };
+        self.force(ready)
+    }
+
+    /// A token for [`Journal::flush_since`]: data that has completed by now.
+    pub fn flush_token(&self) -> u64 {
+        self.flushes.lock().started + 1
+    }
+
+    /// Makes sure that a device flush began after the token was taken and has completed; many callers share one.
+    ///
+    /// # Errors
+    /// The flush failed, which shuts the volume down.
+    pub fn flush_since(&self, token: u64) -> Result<(), JournalError> {
+        let mut f = self.flushes.lock();
+        loop {
+            if f.done >= token {
+                return Ok(());
+            }
+            self.shutdown.check()?;
+            if f.running {
+                uxfs_sync::blocking(|| self.flushed.wait(&mut f));
+                continue;
+            }
+            f.running = true;
+            f.started += 1;
+            let n = f.started;
+            drop(f);
+            let tail = self.ail.tail();
+            Stats::add(&self.stats.flushes, 1);
+            let res = uxfs_sync::blocking(|| self.dev.flush());
+            f = self.flushes.lock();
+            f.running = false;
+            self.flushed.notify_all();
+            match res {
+                Ok(()) => {
+                    f.done = f.done.max(n);
+                    self.space.set_tail(tail);
+                }
+                Err(e) => {
+                    self.fail(format!("device flush failed: {e}"));
+                    return Err(JournalError::Io(e));
+                }
+            }
+        }
+    }
+
+    /// Sets the latch and wakes everybody who waits.
+    pub fn fail(&self, why: impl Into<String>) {
+        self.shutdown.set(why);
+        self.space.wake();
+        self.switched.notify_all();
+        self.ordered.notify_all();
+        self.flushed.notify_all();
+        self.kicked.notify_all();
+    }
+
+    /// Writes the open context `seq` as a checkpoint; returns when it is completed, or at once if another thread has it.
+    fn push(&self, seq: u64) -> Result<(), JournalError> {
+        {
+            let mut o = self.order.lock();
+            while o.in_flight >= MAX_IN_FLIGHT {
+                self.shutdown.check()?;
+                if o.completed >= seq {
+                    return Ok(());
+                }
+                uxfs_sync::blocking(|| self.ordered.wait_for(&mut o, Duration::from_millis(50)));
+            }
+            o.in_flight += 1;
+            Stats::peak(&self.stats.in_flight_peak, o.in_flight);
+        }
+        let done = {
+            let mut ctx = self.context.lock();
+            if ctx.seq > seq || ctx.items.is_empty() {
+                None
+            } else {
+                let next = Context { seq: ctx.seq + 1, ..Context::default() };
+                let old = std::mem::replace(&mut *ctx, next);
+                let shadows: Vec<Option<Regions>> = old.items.iter().map(|i| i.state().shadow.lock().take()).collect();
+                self.switched.notify_all();
+                Some((old, shadows))
+            }
+        };
+        let res = match done {
+            Some((ctx, shadows)) => self.write_context(ctx, shadows),
+            None => Ok(()),
+        };
+        self.order.lock().in_flight -= 1;
+        self.ordered.notify_all();
+        if let Err(e) = &res {
+            self.fail(e.to_string());
+        }
+        res
+    }
+
+    fn wait_order(&self, ready: impl Fn(&Order) -> bool) -> Result<(), JournalError> {
+        let mut o = self.order.lock();
+        while !ready(&o) {
+            self.shutdown.check()?;
+            uxfs_sync::blocking(|| self.ordered.wait_for(&mut o, Duration::from_millis(50)));
+        }
+        Ok(())
+    }
+
+    fn write_context(&self, ctx: Context, shadows: Vec<Option<Regions>>) -> Result<(), JournalError> {
+        let regions: Vec<&[u8]> = shadows.iter().flatten().flatten().map(Vec::as_slice).collect();
+        let mut commit_tail = Lsn::default();
+        let streamed = self.wait_order(|o| o.next_stream == ctx.seq).and_then(|()| self.stream_context(&ctx, &regions, &mut commit_tail));
+        let durable = streamed.and_then(|(start, last)| {
+            // The stream is given up before the wait, so the next context fills buffers while this one is flushed.
+            self.order.lock().next_stream = ctx.seq + 1;
+            self.ordered.notify_all();
+            self.wait_order(|o| o.completed + 1 == ctx.seq)?;
+            let commit = last.lsn;
+            self.write_durable(&last, commit_tail)?;
+            Ok((start, commit))
+        });
+        let ok = durable.is_ok();
+        if let Ok((start, commit)) = durable {
+            let live: Vec<Arc<dyn LogItem>> = ctx.items.iter().zip(&shadows).filter(|(_, s)| s.is_some()).map(|(i, _)| i.clone()).collect();
+            self.ail.insert_checkpoint(&live, start, commit);
+        }
+        for i in &ctx.items {
+            i.state().pins.fetch_sub(1, Ordering::AcqRel);
+        }
+        for p in ctx.payloads {
+            p(ok);
+        }
+        Stats::add(&self.stats.checkpoints, 1);
+        Stats::add(&self.stats.checkpoint_bytes, ctx.bytes.max(0) as u64);
+        if ok {
+            self.order.lock().completed = ctx.seq;
+            self.ordered.notify_all();
+            if self.space.has_waiters() || self.over_target() {
+                self.want_room();
+            }
+        }
+        durable.map(|_| ())
+    }
+
+    /// Cuts the context into records and writes all but the last. Returns the position of the start, and the last record.
+    fn stream_context(&self, ctx: &Context, regions: &[&[u8]], commit_tail: &mut Lsn) -> Result<(Lsn, SealedRecord), JournalError> {
+        let mut s = self.stream.lock();
+        let (mut batch, mut total) = (Vec::new(), 0u64);
+        let stable = || if hole(Hole::UnstableTail) { self.ail.tail() } else { self.space.tail() };
+        let sampled = self.ail.tail();
+        *commit_tail = sampled;
+        let mut emit = |r: SealedRecord| {
+            total += r.bytes.len() as u64;
+            batch.push(r);
+            if batch.len() >= self.cfg.buffers { self.write_records(&std::mem::take(&mut batch)) } else { Ok(()) }
+        };
+        let tid = (ctx.seq as u32).wrapping_mul(0x9e37_79b9) | 1;
+        let (start, last) = s.checkpoint(tid, regions, (&stable, &|| sampled), &self.stats, &mut emit)?;
+        total += last.bytes.len() as u64;
+        self.write_records(&batch)?;
+        if total > ctx.reserved {
+            Stats::add(&self.stats.overruns, 1);
+        }
+        self.space.set_head(s.head);
+        drop(s);
+        self.space.give_back(ctx.reserved);
+        if hole(Hole::UnstableTail) {
+            self.space.set_tail(self.ail.tail());
+        }
+        Ok((start, last))
+    }
+
+    fn write_records(&self, records: &[SealedRecord]) -> Result<(), JournalError> {
+        let mut pieces = Vec::new();
+        for r in records {
+            if !self.space.room_for(r.bytes.len() as u64) {
+                return Err(JournalError::Corrupt { block: r.lsn.block(), what: "log space was promised twice".into() });
+            }
+            let (at, n) = self.geo.place(r.lsn.block(), r.bytes.len());
+            pieces.push(WriteRequest { offset: at, data: &r.bytes[..n] });
+            if n < r.bytes.len() {
+                pieces.push(WriteRequest { offset: self.geo.start, data: &r.bytes[n..] });
+            }
+        }
+        if !pieces.is_empty() {
+            uxfs_sync::blocking(|| self.log_dev.write_many(&pieces))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a record that makes durable all that completed before it, then is durable itself.
+    fn write_durable(&self, r: &SealedRecord, tail: Lsn) -> Result<(), JournalError> {
+        self.shutdown.check()?;
+        let n = {
+            let mut f = self.flushes.lock();
+            f.started += 1;
+            f.started
+        };
+        let (at, len) = self.geo.place(r.lsn.block(), r.bytes.len());
+        let wrapped = len < r.bytes.len();
+        let flags = WriteFlags { preflush: !hole(Hole::CommitWithoutPreflush), fua: !hole(Hole::CommitWithoutFua) };
+        uxfs_sync::blocking(|| {
+            if wrapped {
+                // Both halves may overwrite old tail blocks, so the flush goes before either.
+                if flags.preflush {
+                    self.dev.flush()?;
+                }
+                let fua = WriteFlags { preflush: false, fua: flags.fua };
+                self.log_dev.write(at, &r.bytes[..len], fua)?;
+                self.log_dev.write(self.geo.start, &r.bytes[len..], fua)
+            } else {
+                self.log_dev.write(at, &r.bytes, flags)
+            }
+        })?;
+        Stats::add(&self.stats.flushes, 1);
+        Stats::add(&self.stats.fua, 1);
+        let mut f = self.flushes.lock();
+        f.done = f.done.max(n);
+        self.flushed.notify_all();
+        drop(f);
+        self.space.set_tail(tail);
+        Ok(())
+    }
+
+    fn over_target(&self) -> bool {
+        let (used, size) = self.usage();
+        used > size - size / FREE_PART
+    }
+
+    fn cil_work(&self) {
+        {
+            let mut k = self.kick.lock();
+            if !k.push_cil {
+                self.kicked.wait_for(&mut k, Duration::from_millis(100));
+            }
+            if !std::mem::take(&mut k.push_cil) {
+                return;
+            }
+        }
+        let ctx = self.context.lock();
+        if ctx.bytes > self.soft_limit as i64 {
+            let seq = ctx.seq;
+            drop(ctx);
+            let _ = self.push(seq);
+        }
+    }
+
+    fn ail_work(&self) {
+        {
+            let mut k = self.kick.lock();
+            if !k.push_ail {
+                self.kicked.wait_for(&mut k, Duration::from_millis(100));
+            }
+            if !std::mem::take(&mut k.push_ail) && !self.over_target() {
+                return;
+            }
+        }
+        if self.shutdown.reason().is_some() {
+            std::thread::sleep(Duration::from_millis(5));
+            return;
+        }
+        let waiters = self.space.has_waiters();
+        let _ = self.push_ail(if waiters { 2 } else { FREE_PART });
+        if !waiters && !self.over_target() {
+            return;
+        }
+        // Liveness of the stable tail: a tail that moved counts only after a flush.
+        if self.ail.tail() > self.space.tail() {
+            let _ = self.flush_since(self.flush_token());
+        }
+        if self.space.has_waiters() || self.over_target() {
+            std::thread::sleep(Duration::from_millis(1));
+            self.kick.lock().push_ail = true;
+        }
+    }
+
+    /// Writes the oldest `1/part` of the log's size home.
+    fn push_ail(&self, part: u64) -> Result<(), JournalError> {
+        let tail = self.ail.tail();
+        let far = u64::from(tail.block()) + u64::from(self.geo.bbs) / part;
+        let bbs = u64::from(self.geo.bbs);
+        let target = if far >= bbs { Lsn::new(tail.cycle() + 1, (far - bbs) as u32) } else { Lsn::new(tail.cycle(), far as u32) };
+        let (_, pinned) = self.ail.push_to(target, &self.dev)?;
+        if pinned > 0 {
+            self.force_all()?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable, then writes it all home and flushes: afterwards the AIL is empty.
+    ///
+    /// # Errors
+    /// The volume is shut down.
+    pub fn quiesce(&self) -> Result<(), JournalError> {
+        loop {
+            self.force_all()?;
+            let (written, _) = self.ail.push_to(Lsn(u64::MAX), &self.dev)?;
+            if self.ail.is_empty() {
+                break;
+            }
+            if written == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            self.shutdown.check()?;
+        }
+        self.flush_since(self.flush_token())
+    }
+
+    /// Writes the record that says that the volume was unmounted. The caller has quiesced, and nothing runs any more.
+    ///
+    /// # Errors
+    /// The volume is shut down.
+    pub fn unmount(&self) -> Result<(), JournalError> {
+        self.quiesce()?;
+        let mut s = self.stream.lock();
+        let tail = self.ail.tail();
+        let r = s.unmount(tail, &self.stats);
+        self.write_durable(&r, tail)
+    }
+
+    /// Stops the workers. Nothing is written any more.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.kicked.notify_all();
+        let me = std::thread::current().id();
+        for w in self.workers.lock().drain(..) {
+            if w.thread().id() != me {
+                let _ = w.join();
+            }
+        }
+    }
+}
+
+/// A worker that panics has left something half done: nothing more is written, as in a power cut.
+struct PanicGuard(Arc<Shutdown>);
+
+impl Drop for PanicGuard {
+    fn drop(&mut self) {
+        self.0.set("a journal worker panicked");
+    }
+}

@@ -1,0 +1,45 @@
+//! Switches that remove an ordering rule, so that a test can show that the power-cut explorer finds the damage.
+//! They exist only under `--cfg uxfs_holes`; elsewhere [`hole`] is constant and the rules cannot be removed.
+
+/// A rule that can be switched off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Hole {
+    /// The commit record does not flush what came before it.
+    CommitWithoutPreflush = 1,
+    /// The commit record is not durable when a force returns.
+    CommitWithoutFua = 2,
+    /// Records carry, and space follows, the AIL's tail and not the stable one.
+    UnstableTail = 4,
+    /// The tail moves to the commit record before its items are in the AIL.
+    EmptyAilTail = 8,
+    /// A force does not wait for file data.
+    DataNotAwaited = 16,
+    /// Freed extents are used again before the freeing is durable.
+    BusyReuse = 32,
+}
+
+#[cfg(uxfs_holes)]
+static ON: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+
+/// True if the rule is switched off.
+#[inline]
+pub fn hole(_h: Hole) -> bool {
+    #[cfg(uxfs_holes)]
+    return ON.load(std::sync::atomic::Ordering::SeqCst) & _h as u32 != 0;
+    #[cfg(not(uxfs_holes))]
+    false
+}
+
+/// Switches a rule off or on; without `--cfg uxfs_holes` it stays on.
+pub fn set_hole(_h: Hole, _off: bool) {
+    #[cfg(uxfs_holes)]
+    {
+        use std::sync::atomic::Ordering::SeqCst;
+        if _off {
+            ON.fetch_or(_h as u32, SeqCst)
+        } else {
+            ON.fetch_and(!(_h as u32), SeqCst)
+        };
+    }
+}

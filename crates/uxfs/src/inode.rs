@@ -1,0 +1,355 @@
+//! Inodes: their in-core form, their log item, allocation, and the lists of unlinked ones.
+//!
+//! An in-core inode is *clean*, *logged* (in a checkpoint or the AIL, so it stays in the cache) or *stale* (its chunk was
+//! freed). `ilock` orders transactions on it, `data` is a latch for the moment of access.
+//!
+//! 1. What is in `data` under a shared `ilock` is committed; a transaction changes it under the exclusive one.
+//! 2. An inode goes home by being copied whole into its cluster's buffer, unpinned and not locked exclusively.
+//! 3. `next_unlinked` belongs to the cluster's buffer: flushing an inode leaves it as it is there.
+
+mod alloc;
+mod cache;
+mod fork;
+mod unlinked;
+
+pub use alloc::{dialloc, difree};
+pub use cache::Inodes;
+pub use fork::Fork;
+pub use unlinked::{unlinked_add, unlinked_remove};
+
+use crate::error::Result;
+use crate::trans::{BufItem, Buf, Loggable, Trans};
+use crate::volume::Volume;
+use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, MutexGuard, RawRwLock, RwLock};
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use uxfs_format::bytes::put32;
+use uxfs_format::inode::{CORE_SIZE, Core, Format, INODE_CRC, NEXT_UNLINKED, flag2, swap_for_log};
+use uxfs_format::log::{InodeFormat, ino_field};
+use uxfs_format::superblock::incompat;
+use uxfs_format::{Ino, Kind, Lsn, crc};
+use uxfs_journal::{ItemState, LogItem, Push, Regions, WriteUnit};
+
+/// Core and forks.
+#[derive(Clone, Debug, Default)]
+pub struct InodeData {
+    /// The core.
+    pub core: Core,
+    /// The data fork.
+    pub data: Fork,
+    /// The attribute fork; means nothing while `core.forkoff` is 0.
+    pub attr: Fork,
+}
+
+/// Which fork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// File data, directory entries, link target.
+    Data,
+    /// Attributes.
+    Attr,
+}
+
+impl InodeData {
+    /// A fork.
+    pub fn fork(&self, w: Which) -> &Fork {
+        if w == Which::Data { &self.data } else { &self.attr }
+    }
+    /// A fork, to change.
+    pub fn fork_mut(&mut self, w: Which) -> &mut Fork {
+        if w == Which::Data { &mut self.data } else { &mut self.attr }
+    }
+    /// How a fork is stored.
+    pub fn format(&self, w: Which) -> Format {
+        if w == Which::Data { self.core.format } else { self.core.aformat }
+    }
+    /// Sets how a fork is stored.
+    pub fn set_format(&mut self, w: Which, f: Format) {
+        if w == Which::Data { self.core.format = f } else { self.core.aformat = f }
+    }
+    /// Bytes of a fork in the inode.
+    pub fn fork_size(&self, w: Which, vol: &Volume) -> usize {
+        if w == Which::Data { self.core.data_fork_size(&vol.geo) } else { self.core.attr_fork_size(&vol.geo) }
+    }
+    /// The inode as it lies on disk, without checksum.
+    pub fn encode(&self, b: &mut [u8], vol: &Volume) {
+        b.fill(0);
+        self.core.encode(b, &vol.geo.meta_uuid);
+        for w in [Which::Data, Which::Attr] {
+            let size = self.fork_size(w, vol);
+            let at = CORE_SIZE + if w == Which::Data { 0 } else { usize::from(self.core.forkoff) * 8 };
+            if size > 0 {
+                let bytes = self.fork(w).encode(self.format(w), size);
+                let n = bytes.len().min(size);
+                b[at..at + n].copy_from_slice(&bytes[..n]);
+            }
+        }
+    }
+}
+
+/// Exclusive hold on an inode.
+pub type Exclusive = ArcRwLockWriteGuard<RawRwLock, ()>;
+/// Shared hold on an inode.
+pub type Shared = ArcRwLockReadGuard<RawRwLock, ()>;
+
+/// An inode in memory.
+pub struct Inode {
+    /// Its number.
+    pub ino: Ino,
+    /// The volume.
+    pub vol: Arc<Volume>,
+    ilock: Arc<RwLock<()>>,
+    /// Orders reads and writes of the file's content; taken before `ilock`.
+    pub iolock: Arc<RwLock<()>>,
+    data: Mutex<InodeData>,
+    item: ItemState,
+    fields: AtomicU32,
+    stale: AtomicBool,
+    cluster: Mutex<Option<Buf>>,
+    /// References from outside: open files, names that a front end remembers.
+    pub refs: AtomicU64,
+    /// What the file room attaches.
+    pub attached: OnceLock<Arc<dyn Any + Send + Sync>>,
+    cache: Weak<Inodes>,
+    me: Weak<Inode>,
+}
+
+impl Inode {
+    fn new(ino: Ino, vol: &Arc<Volume>, data: InodeData, cache: Weak<Inodes>) -> Arc<Inode> {
+        Arc::new_cyclic(|me| Inode {
+            ino,
+            vol: vol.clone(),
+            ilock: Arc::default(),
+            iolock: Arc::default(),
+            data: Mutex::new(data),
+            item: ItemState::default(),
+            fields: AtomicU32::new(0),
+            stale: AtomicBool::new(false),
+            cluster: Mutex::default(),
+            refs: AtomicU64::new(0),
+            attached: OnceLock::new(),
+            cache,
+            me: me.clone(),
+        })
+    }
+
+    /// Waits for the inode, to change it.
+    pub fn lock(&self) -> Exclusive {
+        self.ilock.try_write_arc().unwrap_or_else(|| uxfs_sync::blocking(|| self.ilock.write_arc()))
+    }
+    /// Waits for the inode, to look at it.
+    pub fn lock_shared(&self) -> Shared {
+        self.ilock.try_read_arc().unwrap_or_else(|| uxfs_sync::blocking(|| self.ilock.read_arc()))
+    }
+    /// Core and forks, for a moment.
+    pub fn data(&self) -> MutexGuard<'_, InodeData> {
+        self.data.lock()
+    }
+    /// A copy of the core.
+    pub fn core(&self) -> Core {
+        self.data.lock().core.clone()
+    }
+    /// The last checkpoint that changed it, if it is not durable for sure.
+    pub fn last_change(&self) -> uxfs_format::CheckpointSeq {
+        self.item.seq()
+    }
+    /// True if it is in a checkpoint or the AIL.
+    pub fn is_logged(&self) -> bool {
+        self.item.is_pinned() || self.item.ail_lsn().is_some()
+    }
+
+    /// Address and basic blocks of its cluster, and its offset within.
+    fn place(&self) -> (uxfs_format::DiskAddr, u32, usize) {
+        cluster_place(&self.vol.geo, self.ino)
+    }
+
+    /// Its cluster's buffer.
+    pub(crate) fn cluster_buf(&self) -> Result<(Buf, usize)> {
+        let (at, bbs, offset) = self.place();
+        let mut c = self.cluster.lock();
+        if let Some(b) = c.as_ref() {
+            return Ok((b.clone(), offset));
+        }
+        let b = self.vol.bufs.read(&[(at, bbs)], Kind::Inode, &self.vol.geo)?;
+        *c = Some(b.clone());
+        Ok((b, offset))
+    }
+
+    /// Logs what `fields` says changed; the core always goes along.
+    ///
+    /// # Errors
+    /// The cluster cannot be read.
+    pub fn log(self: &Arc<Self>, tp: &mut Trans, fields: u32) -> Result<()> {
+        self.cluster_buf()?;
+        {
+            let mut d = self.data.lock();
+            d.core.changecount += 1;
+            if self.vol.geo.has(incompat::BIGTIME) {
+                d.core.flags2 |= flag2::BIGTIME;
+            }
+        }
+        self.fields.fetch_or(fields | ino_field::CORE, Ordering::AcqRel);
+        tp.log_item(self.clone());
+        Ok(())
+    }
+
+    /// Its chunk was freed: it will not go home any more.
+    pub(crate) fn set_stale(&self) {
+        self.stale.store(true, Ordering::Release);
+    }
+
+    /// It begins a new life in a chunk that was allocated again.
+    pub(crate) fn revive(&self) {
+        self.stale.store(false, Ordering::Release);
+        *self.cluster.lock() = None;
+    }
+
+    /// Copies the inode into its cluster's bytes, if it may go home now.
+    fn flush_into(&self, bytes: &mut [u8], offset: usize) -> Option<Flushed> {
+        let lsn = self.item.ail_lsn()?;
+        if self.item.is_pinned() || self.stale.load(Ordering::Acquire) {
+            return None;
+        }
+        let hold = self.ilock.try_read_arc()?;
+        if self.item.is_pinned() {
+            return None;
+        }
+        let isize = self.vol.geo.inodesize as usize;
+        let home = bytes.get_mut(offset..offset + isize)?;
+        let next = uxfs_format::bytes::get32(home, NEXT_UNLINKED);
+        let mut d = self.data.lock();
+        d.core.lsn = lsn;
+        d.encode(home, &self.vol);
+        put32(home, NEXT_UNLINKED, next);
+        crc::stamp(home, INODE_CRC);
+        let fields = self.fields.swap(0, Ordering::AcqRel);
+        drop(d);
+        Some(Flushed { inode: self.me.upgrade()?, lsn, fields, _hold: hold })
+    }
+}
+
+/// An inode whose bytes are on their way home; it stays locked against changes until they are there.
+struct Flushed {
+    inode: Arc<Inode>,
+    lsn: Lsn,
+    fields: u32,
+    _hold: Shared,
+}
+
+/// Address and basic blocks of the cluster of an inode, and the inode's offset within.
+pub(crate) fn cluster_place(g: &uxfs_format::Geometry, ino: Ino) -> (uxfs_format::DiskAddr, u32, usize) {
+    let (agno, agino) = (g.ino_agno(ino), g.ino_agino(ino));
+    let agbno = g.agino_agbno(agino).0;
+    let cb = g.cluster_blocks();
+    let first = agbno / cb * cb;
+    let slot = agino.0 - (first << g.inopblog);
+    (g.ag_daddr(agno, uxfs_format::AgBlock(first)), cb * g.bb_per_block(), slot as usize * g.inodesize as usize)
+}
+
+impl LogItem for Inode {
+    fn state(&self) -> &ItemState {
+        &self.item
+    }
+
+    fn committed(&self, _lsn: Lsn) -> bool {
+        !self.stale.load(Ordering::Acquire)
+    }
+
+    /// Writes its cluster home, with every other inode in it that may go.
+    fn push(&self) -> Push {
+        if self.item.is_pinned() {
+            return Push::Pinned;
+        }
+        if self.stale.load(Ordering::Acquire) {
+            return Push::Nothing;
+        }
+        let Ok((buf, _)) = self.cluster_buf() else {
+            self.vol.journal.fail("an inode's cluster cannot be read to write it home");
+            return Push::Nothing;
+        };
+        let Some(held) = buf.hold.try_lock() else { return Push::Locked };
+        let item = BufItem::of(&buf, &self.vol);
+        if item.state().is_pinned() {
+            return Push::Pinned;
+        }
+        let isize = self.vol.geo.inodesize as usize;
+        let (_, _, my_offset) = self.place();
+        let first = self.ino.0 - (my_offset / isize) as u64;
+        let mut flushed = Vec::new();
+        {
+            let mut bytes = buf.data_mut();
+            let n = bytes.len() / isize;
+            for i in 0..n {
+                let ino = Ino(first + i as u64);
+                let inode = if ino == self.ino { self.me.upgrade() } else { self.cache.upgrade().and_then(|c| c.peek(ino)) };
+                flushed.extend(inode.and_then(|x| x.flush_into(&mut bytes, i * isize)));
+            }
+        }
+        if flushed.is_empty() {
+            return Push::Locked;
+        }
+        let buf_lsn = item.state().ail_lsn();
+        let pieces = item.prepare_write(None);
+        let done = Box::new(move |ok: bool| {
+            for f in flushed {
+                if ok {
+                    f.inode.vol.journal.ail.remove_at(f.inode.as_ref(), f.lsn);
+                } else {
+                    f.inode.fields.fetch_or(f.fields, Ordering::AcqRel);
+                }
+            }
+            if let Some(lsn) = buf_lsn.filter(|_| ok) {
+                item.written(lsn);
+            }
+            drop(held);
+        });
+        Push::Write(WriteUnit { pieces, done })
+    }
+}
+
+impl Loggable for Inode {
+    fn format(&self) -> Regions {
+        let d = self.data.lock();
+        let fields = self.fields.load(Ordering::Acquire);
+        let (daddr, bbs, offset) = self.place();
+        let g = &self.vol.geo;
+        let mut f = InodeFormat { fields: ino_field::CORE, asize: 0, dsize: 0, ino: self.ino, rdev: 0, daddr, bbs, offset: offset as u32 };
+        let mut core = vec![0; CORE_SIZE];
+        d.core.encode(&mut core, &g.meta_uuid);
+        swap_for_log(&mut core, d.core.flags2);
+        let mut out = vec![Vec::new(), core];
+        let mut region = |w: Which, bits: [u32; 3], size: usize| {
+            let (bit, mut bytes) = match d.format(w) {
+                Format::Dev => return (ino_field::DEV, 0),
+                Format::Local => (bits[0], d.fork(w).local.clone()),
+                Format::Extents => (bits[1], d.fork(w).encode(Format::Extents, size)),
+                Format::Btree => (bits[2], d.fork(w).encode(Format::Btree, size)),
+            };
+            if fields & bit == 0 || bytes.is_empty() {
+                return (0, 0);
+            }
+            let n = bytes.len();
+            bytes.resize(n.next_multiple_of(4), 0);
+            out.push(bytes);
+            (bit, n as u16)
+        };
+        let (bit, n) = region(Which::Data, [ino_field::DDATA, ino_field::DEXT, ino_field::DBROOT], d.core.data_fork_size(g));
+        f.fields |= bit;
+        f.dsize = n;
+        if bit == ino_field::DEV {
+            f.rdev = uxfs_format::bytes::get32(&d.data.local, 0);
+        }
+        if d.core.forkoff != 0 {
+            let (bit, n) = region(Which::Attr, [ino_field::ADATA, ino_field::AEXT, ino_field::ABROOT], d.core.attr_fork_size(g));
+            f.fields |= bit & ino_field::AFORK;
+            f.asize = n;
+        }
+        out[0] = f.build(out.len() as u16);
+        out
+    }
+
+    fn as_item(self: Arc<Self>) -> Arc<dyn LogItem> {
+        self
+    }
+}

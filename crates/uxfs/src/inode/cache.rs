@@ -1,0 +1,142 @@
+//! All inodes in memory: one object for one number.
+
+use super::{Fork, Inode, InodeData, cluster_place};
+use crate::error::{Error, Result};
+use crate::volume::Volume;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use uxfs_format::bytes::get16;
+use uxfs_format::inode::{CORE_SIZE, Core, Format, INODE_CRC, check};
+use uxfs_format::{Ino, Kind, crc};
+
+const SHARDS: usize = 16;
+
+/// The inode cache of a volume.
+pub struct Inodes {
+    /// The volume.
+    pub vol: Arc<Volume>,
+    shards: Vec<Mutex<HashMap<u64, Arc<Inode>>>>,
+    count: AtomicUsize,
+    most: usize,
+    me: Weak<Inodes>,
+}
+
+impl Inodes {
+    /// A cache that keeps about `most` inodes that nobody refers to.
+    pub fn new(vol: Arc<Volume>, most: usize) -> Arc<Inodes> {
+        Arc::new_cyclic(|me| Inodes {
+            vol,
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            count: AtomicUsize::new(0),
+            most,
+            me: me.clone(),
+        })
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<u64, Arc<Inode>>> {
+        &self.shards[(ino.0 % SHARDS as u64) as usize]
+    }
+
+    /// The inode if it is in memory.
+    pub fn peek(&self, ino: Ino) -> Option<Arc<Inode>> {
+        self.shard(ino).lock().get(&ino.0).cloned()
+    }
+
+    /// The inode, read if need be; it must be in use.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if it is free or its number is no inode's; the device's; it is corrupt.
+    pub fn get(&self, ino: Ino) -> Result<Arc<Inode>> {
+        let i = self.get_any(ino)?;
+        if i.data().core.mode == 0 { Err(Error::Stale) } else { Ok(i) }
+    }
+
+    /// The inode, in use or free.
+    ///
+    /// # Errors
+    /// As [`Inodes::get`].
+    pub fn get_any(&self, ino: Ino) -> Result<Arc<Inode>> {
+        if let Some(i) = self.peek(ino) {
+            return Ok(i);
+        }
+        if !self.vol.geo.valid_ino(ino) {
+            return Err(Error::Stale);
+        }
+        let data = self.read(ino)?;
+        let mut shard = self.shard(ino).lock();
+        if let Some(i) = shard.get(&ino.0) {
+            return Ok(i.clone());
+        }
+        let inode = Inode::new(ino, &self.vol, data, self.me.clone());
+        shard.insert(ino.0, inode.clone());
+        if self.count.fetch_add(1, Ordering::Relaxed) > self.most {
+            self.shrink(&mut shard);
+        }
+        Ok(inode)
+    }
+
+    /// Drops inodes of a shard that nobody refers to.
+    fn shrink(&self, shard: &mut HashMap<u64, Arc<Inode>>) {
+        let before = shard.len();
+        let spare = before / 2;
+        let mut kept = 0;
+        shard.retain(|_, i| {
+            let idle = Arc::strong_count(i) == 1 && i.refs.load(Ordering::Acquire) == 0 && !i.is_logged();
+            let keep = !idle || kept < spare / 2;
+            kept += usize::from(idle && keep);
+            keep
+        });
+        self.count.fetch_sub(before - shard.len(), Ordering::Relaxed);
+    }
+
+    fn read(&self, ino: Ino) -> Result<InodeData> {
+        let g = &self.vol.geo;
+        let (at, bbs, offset) = cluster_place(g, ino);
+        let buf = match self.vol.bufs.read(&[(at, bbs)], Kind::Inode, g) {
+            Ok(b) => b,
+            // A cluster of which a part is no inodes (a sparse chunk, or not a chunk at all): the number is no inode's.
+            Err(uxfs_buffer::BufferError::Corrupt(c)) => return Err(Error::Corrupt(c)),
+            Err(e) => return Err(e.into()),
+        };
+        let b = buf.data()[offset..offset + g.inodesize as usize].to_vec();
+        check(&b, Some(ino), g).map_err(|what| self.vol.corrupt(ino, what))?;
+        if !crc::verify(&b, INODE_CRC) {
+            return Err(self.vol.corrupt(ino, "has a wrong checksum"));
+        }
+        decode(&b, &self.vol, ino)
+    }
+
+    /// All inodes in memory.
+    pub fn all(&self) -> Vec<Arc<Inode>> {
+        self.shards.iter().flat_map(|s| s.lock().values().cloned().collect::<Vec<_>>()).collect()
+    }
+}
+
+/// Core and forks of an inode that was checked.
+fn decode(b: &[u8], vol: &Volume, ino: Ino) -> Result<InodeData> {
+    let core = Core::decode(b);
+    let mut d = InodeData { core, ..InodeData::default() };
+    if d.core.mode == 0 {
+        d.data.loaded = true;
+        d.attr.loaded = true;
+        return Ok(d);
+    }
+    let g = &vol.geo;
+    let (dsize, asize) = (d.core.data_fork_size(g), d.core.attr_fork_size(g));
+    let bad = |what| vol.corrupt(ino, what);
+    let fork = &b[CORE_SIZE..CORE_SIZE + dsize];
+    d.data = Fork::decode(fork, d.core.format, d.core.nextents, d.core.size.min(dsize as u64) as usize).map_err(bad)?;
+    d.attr.loaded = true;
+    if asize > 0 {
+        let fork = &b[CORE_SIZE + dsize..CORE_SIZE + dsize + asize];
+        let len = if d.core.aformat == Format::Local { usize::from(get16(fork, 0)) } else { 0 };
+        d.attr = Fork::decode(fork, d.core.aformat, u64::from(d.core.anextents), len).map_err(bad)?;
+    }
+    let valid = |f: &Fork| f.extents.values().all(|e| g.valid_fsb(e.start, e.len));
+    if !valid(&d.data) || !valid(&d.attr) {
+        return Err(bad("has an extent outside the volume"));
+    }
+    Ok(d)
+}

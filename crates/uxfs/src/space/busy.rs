@@ -1,0 +1,49 @@
+//! Extents that were freed by a transaction that is not durable yet.
+
+use crate::trans::Trans;
+use std::sync::atomic::{AtomicU64, Ordering};
+use uxfs_format::AgNumber;
+use uxfs_journal::{Hole, hole};
+
+static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+/// Marks an extent busy until the running link is durable.
+pub(super) fn mark(tp: &mut Trans, agno: AgNumber, start: u32, len: u32) {
+    let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
+    tp.vol.groups[agno.0 as usize].busy.lock().insert((start, generation), len);
+    let vol = std::sync::Arc::downgrade(&tp.vol);
+    tp.on_durable(Box::new(move |durable| {
+        // After a failure the extent stays busy: nothing is written any more anyway.
+        if durable && let Some(v) = vol.upgrade() {
+            v.groups[agno.0 as usize].busy.lock().remove(&(start, generation));
+        }
+    }));
+}
+
+/// The longest part of an extent that is not busy: (start, blocks), blocks 0 if there is none.
+pub(super) fn trim(tp: &Trans, agno: AgNumber, start: u32, len: u32) -> (u32, u32) {
+    if hole(Hole::BusyReuse) {
+        return (start, len);
+    }
+    let busy = tp.vol.groups[agno.0 as usize].busy.lock();
+    let end = start + len;
+    let (mut best, mut at) = ((start, 0), start);
+    for ((s, _), l) in busy.range(..(end, 0)) {
+        if s + l <= at {
+            continue;
+        }
+        if *s > at && s - at > best.1 {
+            best = (at, s - at);
+        }
+        at = at.max(s + l);
+    }
+    if at < end && end - at > best.1 {
+        best = (at, end - at);
+    }
+    best
+}
+
+/// True if any busy extent is left in the volume: forcing the journal would free them for use.
+pub fn is_busy(vol: &crate::volume::Volume) -> bool {
+    vol.groups.iter().any(|g| !g.busy.lock().is_empty())
+}

@@ -1,0 +1,195 @@
+//! The log item of a buffer: which 128-byte chunks of it changed since it was last written home.
+
+use crate::volume::Volume;
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
+use uxfs_buffer::Buffer;
+use uxfs_format::log::{BufFormat, buf_flag};
+use uxfs_format::{Kind, Lsn};
+use uxfs_journal::{ItemState, LogItem, Push, Regions, WriteUnit};
+
+const CHUNK: usize = 128;
+
+#[derive(Debug, Default)]
+struct Logged {
+    bits: Vec<u32>,
+    cancelled: bool,
+    inode_buf: bool,
+    ordered: bool,
+}
+
+/// The item; it lives as long as a transaction, a checkpoint or the AIL knows it.
+pub struct BufItem {
+    state: ItemState,
+    /// Its buffer.
+    pub buf: Arc<Buffer>,
+    vol: Weak<Volume>,
+    logged: Mutex<Logged>,
+    me: Weak<BufItem>,
+}
+
+impl BufItem {
+    /// The item of a buffer that the caller holds.
+    pub fn of(b: &Arc<Buffer>, vol: &Arc<Volume>) -> Arc<BufItem> {
+        if let Some(Ok(i)) = b.attachment().map(|a| a.downcast::<BufItem>()) {
+            return i;
+        }
+        let words = (b.bbs() as usize * 512).div_ceil(CHUNK * 32);
+        let item = Arc::new_cyclic(|me| BufItem {
+            state: ItemState::default(),
+            buf: b.clone(),
+            vol: Arc::downgrade(vol),
+            logged: Mutex::new(Logged { bits: vec![0; words], ..Logged::default() }),
+            me: me.clone(),
+        });
+        let weak: Weak<BufItem> = Arc::downgrade(&item);
+        b.attach(weak);
+        item
+    }
+
+    /// Marks bytes as changed.
+    pub fn mark(&self, from: usize, to: usize) {
+        let mut l = self.logged.lock();
+        let end = to.min(l.bits.len() * 32 * CHUNK);
+        for c in from / CHUNK..end.div_ceil(CHUNK) {
+            l.bits[c / 32] |= 1 << (c % 32);
+        }
+        l.cancelled = false;
+    }
+
+    pub(super) fn set_inode_buf(&self) {
+        self.logged.lock().inode_buf = true;
+    }
+
+    pub(super) fn set_ordered(&self) {
+        let mut l = self.logged.lock();
+        l.ordered = true;
+        l.cancelled = false;
+    }
+
+    /// The block has a new owner: nothing of the old one counts.
+    pub(super) fn reuse(&self) {
+        let mut l = self.logged.lock();
+        l.cancelled = false;
+        l.inode_buf = false;
+        l.ordered = false;
+        l.bits.fill(0);
+    }
+
+    pub(super) fn cancel(&self) {
+        let mut l = self.logged.lock();
+        l.cancelled = true;
+        l.ordered = false;
+        l.inode_buf = false;
+        l.bits.fill(0);
+    }
+
+    /// The regions of one piece of the buffer.
+    fn piece(&self, l: &Logged, kind: Kind, offset: usize, map: (uxfs_format::DiskAddr, u32), data: &[u8]) -> Regions {
+        let chunks = map.1 as usize * 512 / CHUNK;
+        let first = offset / CHUNK;
+        let bit = |c: usize| l.bits[(first + c) / 32] >> ((first + c) % 32) & 1;
+        let mut words = vec![0u32; chunks.div_ceil(32)];
+        (0..chunks).for_each(|c| words[c / 32] |= bit(c) << (c % 32));
+        let mut f = BufFormat { flags: 0, kind: kind.log_type(), bbs: map.1 as u16, daddr: map.0, map: words };
+        if l.cancelled {
+            (f.flags, f.kind) = (buf_flag::CANCEL, 0);
+            return vec![f.build(1)];
+        }
+        if l.inode_buf {
+            f.flags = buf_flag::INODE_BUF;
+        }
+        let runs = f.runs();
+        let mut out = vec![f.build(runs.len() as u16 + 1)];
+        for (c, n) in runs {
+            let at = offset + c * CHUNK;
+            out.push(data[at..at + n * CHUNK].to_vec());
+        }
+        out
+    }
+
+    /// What goes into the log: everything that changed since the buffer was last written home.
+    pub(super) fn format(&self) -> Regions {
+        let l = self.logged.lock();
+        if l.ordered && l.bits.iter().all(|b| *b == 0) {
+            return Vec::new();
+        }
+        let (kind, data) = (self.buf.kind(), self.buf.data());
+        let mut offset = 0;
+        let mut out = Vec::new();
+        for m in &self.buf.maps {
+            out.extend(self.piece(&l, kind, offset, *m, &data));
+            offset += m.1 as usize * 512;
+        }
+        out
+    }
+
+    /// What a write of the whole buffer home needs, for a holder who found it unpinned: pieces, and what to do at the end.
+    pub fn prepare_write(&self, lsn: Option<Lsn>) -> Vec<(u64, Vec<u8>)> {
+        let mut data = self.buf.data_mut();
+        self.buf.kind().stamp(&mut data, lsn);
+        let mut offset = 0;
+        let cut = |m: &(uxfs_format::DiskAddr, u32)| {
+            let n = m.1 as usize * 512;
+            offset += n;
+            (m.0.0 * 512, data[offset - n..offset].to_vec())
+        };
+        self.buf.maps.iter().map(cut).collect()
+    }
+
+    /// The write ended: nothing is unwritten any more, and the item leaves the AIL.
+    pub fn written(&self, lsn: Lsn) {
+        let mut l = self.logged.lock();
+        l.bits.fill(0);
+        l.ordered = false;
+        l.inode_buf = false;
+        drop(l);
+        if let Some(v) = self.vol.upgrade() {
+            v.journal.ail.remove_at(self, lsn);
+        }
+    }
+}
+
+impl LogItem for BufItem {
+    fn state(&self) -> &ItemState {
+        &self.state
+    }
+
+    fn committed(&self, _lsn: Lsn) -> bool {
+        let cancelled = self.logged.lock().cancelled;
+        if cancelled && let Some(v) = self.vol.upgrade() {
+            v.journal.ail.remove(self);
+            // A new owner of the block may have taken the buffer over already; then it stays.
+            if self.buf.hold.try_lock().is_some_and(|_held| self.logged.lock().cancelled) {
+                v.bufs.forget_unused(&self.buf);
+            }
+        }
+        !cancelled
+    }
+
+    fn push(&self) -> Push {
+        if self.state.is_pinned() {
+            return Push::Pinned;
+        }
+        let Some(held) = self.buf.hold.try_lock() else { return Push::Locked };
+        // Pinned since the look above: only a holder pins, and now we are the holder.
+        if self.state.is_pinned() {
+            return Push::Pinned;
+        }
+        let (Some(lsn), Some(me)) = (self.state.ail_lsn(), self.me.upgrade()) else { return Push::Nothing };
+        let Some(vol) = self.vol.upgrade() else { return Push::Nothing };
+        let kind = self.buf.kind();
+        let pieces = self.prepare_write(Some(lsn));
+        if let Err(c) = kind.verify(&self.buf.data(), self.buf.daddr(), &vol.geo, false) {
+            vol.journal.fail(format!("refused to write a block that does not verify: {c}"));
+            return Push::Nothing;
+        }
+        let done = Box::new(move |ok: bool| {
+            if ok {
+                me.written(lsn);
+            }
+            drop(held);
+        });
+        Push::Write(WriteUnit { pieces, done })
+    }
+}

@@ -1,0 +1,113 @@
+//! Operations that a transaction leaves for a link of its own, and the intents that make them survive a crash between.
+
+use super::Trans;
+use crate::error::Result;
+use crate::volume::Volume;
+use std::sync::{Arc, Weak};
+use uxfs_format::log::{Intent, item};
+use uxfs_format::{FsBlock, Lsn};
+use uxfs_journal::{ItemState, LogItem, Push, Regions};
+
+/// How a deferred operation is finished: `(transaction, extent)`. It may defer more.
+pub type Finish = fn(&mut Trans, (FsBlock, u32, u32)) -> Result<()>;
+
+/// An operation on one extent.
+pub struct Deferred {
+    /// Type of its intent: EFI or CUI.
+    kind: u16,
+    extent: (FsBlock, u32, u32),
+    finish: Finish,
+    intent: Option<Arc<IntentItem>>,
+}
+
+impl Deferred {
+    /// An operation on `extent` (start, blocks, flags) whose intent is of type `kind`.
+    pub fn new(kind: u16, extent: (FsBlock, u32, u32), finish: Finish) -> Deferred {
+        Deferred { kind, extent, finish, intent: None }
+    }
+
+    /// The same for an intent that recovery found.
+    pub fn recovered(intent: Arc<IntentItem>, extent: (FsBlock, u32, u32), finish: Finish) -> Deferred {
+        Deferred { kind: intent.intent.kind, extent, finish, intent: Some(intent) }
+    }
+
+    pub(super) fn log_intent(&mut self, tp: &mut Trans) {
+        if self.intent.is_some() {
+            return;
+        }
+        let i = IntentItem::new(&tp.vol, Intent { kind: self.kind, id: 0, extents: vec![self.extent] });
+        tp.log_regions(i.clone(), vec![i.intent.build()]);
+        self.intent = Some(i);
+    }
+
+    /// Does the operation and logs that it is done.
+    pub(super) fn finish(self, tp: &mut Trans) -> Result<()> {
+        if let Some(i) = &self.intent {
+            tp.log_done(i);
+        }
+        (self.finish)(tp, self.extent)
+    }
+}
+
+/// An intent in the log. It leaves the AIL when its completion is durable.
+pub struct IntentItem {
+    state: ItemState,
+    /// What it says.
+    pub intent: Intent,
+    vol: Weak<Volume>,
+    me: Weak<IntentItem>,
+}
+
+impl IntentItem {
+    /// A new intent; its identity is unique within this mount.
+    pub fn new(vol: &Arc<Volume>, mut intent: Intent) -> Arc<IntentItem> {
+        Arc::new_cyclic(|me| {
+            let state = ItemState::default();
+            if intent.id == 0 {
+                intent.id = state.id;
+            }
+            IntentItem { state, intent, vol: Arc::downgrade(vol), me: me.clone() }
+        })
+    }
+
+    /// The item that says that this one is done.
+    pub(super) fn done(&self) -> (Arc<dyn LogItem>, Regions) {
+        let kind = if self.intent.kind == item::EFI { item::EFD } else { item::CUD };
+        let i = Intent { kind, id: self.intent.id, extents: self.intent.extents.clone() };
+        let d = DoneItem { state: ItemState::default(), intent: self.me.clone(), vol: self.vol.clone() };
+        (Arc::new(d), vec![i.build()])
+    }
+}
+
+impl LogItem for IntentItem {
+    fn state(&self) -> &ItemState {
+        &self.state
+    }
+    fn committed(&self, _lsn: Lsn) -> bool {
+        true
+    }
+    fn push(&self) -> Push {
+        Push::Nothing
+    }
+}
+
+struct DoneItem {
+    state: ItemState,
+    intent: Weak<IntentItem>,
+    vol: Weak<Volume>,
+}
+
+impl LogItem for DoneItem {
+    fn state(&self) -> &ItemState {
+        &self.state
+    }
+    fn committed(&self, _lsn: Lsn) -> bool {
+        if let (Some(i), Some(v)) = (self.intent.upgrade(), self.vol.upgrade()) {
+            v.journal.ail.remove(i.as_ref());
+        }
+        false
+    }
+    fn push(&self) -> Push {
+        Push::Nothing
+    }
+}

@@ -1,0 +1,69 @@
+//! What all rooms of an open volume share.
+
+use crate::counters::Counters;
+use crate::error::{Error, Result};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use uxfs_buffer::BufferCache;
+use uxfs_device::DeviceRef;
+use uxfs_format::inode::Timestamp;
+use uxfs_format::reservation::Reservations;
+use uxfs_format::{Geometry, Ino};
+use uxfs_journal::Journal;
+use uxfs_sync::{Chance, Clock};
+
+/// In-memory state of an allocation group.
+#[derive(Debug, Default)]
+pub struct PerAg {
+    /// Freed extents whose freeing is not durable: (start, generation) to blocks. File data may not use them yet.
+    pub busy: Mutex<BTreeMap<(u32, u64), u32>>,
+    /// The unlinked inode before one, where it is known: what removal from the middle of a list needs.
+    pub unlinked_prev: Mutex<BTreeMap<u32, u32>>,
+}
+
+/// An open volume below its inodes.
+pub struct Volume {
+    /// Sizes and features.
+    pub geo: Geometry,
+    /// What transactions reserve.
+    pub res: Reservations,
+    /// The device.
+    pub dev: DeviceRef,
+    /// Metadata buffers.
+    pub bufs: BufferCache,
+    /// The journal.
+    pub journal: Arc<Journal>,
+    /// Free blocks and inodes.
+    pub counters: Counters,
+    /// The groups.
+    pub groups: Vec<PerAg>,
+    /// The time.
+    pub clock: Box<dyn Clock>,
+    /// Chance, for inode generations.
+    pub chance: Chance,
+    /// True if nothing may be changed.
+    pub read_only: bool,
+}
+
+impl Volume {
+    /// The time now.
+    pub fn now(&self) -> Timestamp {
+        let (sec, nsec) = self.clock.now();
+        Timestamp { sec, nsec }
+    }
+    /// Fails if nothing may be changed.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::Shutdown`].
+    pub fn check_writable(&self) -> Result<()> {
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        Ok(self.journal.shutdown.check()?)
+    }
+    /// An error about an inode.
+    pub fn corrupt(&self, ino: Ino, what: &'static str) -> Error {
+        Error::CorruptInode { ino, what }
+    }
+}
