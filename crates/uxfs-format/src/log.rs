@@ -559,7 +559,7 @@ impl Intent {
         let mut b = Vec::with_capacity(16 + 16 * self.extents.len());
         b.extend(self.kind.to_le_bytes());
         b.extend(1u16.to_le_bytes());
-        let n = if self.kind == item::CUD { 0 } else { self.extents.len() as u32 };
+        let n = if matches!(self.kind, item::CUD | item::BUD) { 0 } else { self.extents.len() as u32 };
         b.extend(n.to_le_bytes());
         b.extend(self.id.to_le_bytes());
         for (start, len, flags) in self.extents.iter().take(n as usize) {

@@ -170,9 +170,7 @@ impl<'a, T: Tree> Cursor<'a, T> {
         for level in (1..levels).rev() {
             let n = self.count(&node);
             let (s, tree) = (self.shape, &self.tree);
-            let i = self.read(&node, |d| {
-                partition(n, |i| tree.cmp_key(&d[s.key_at(i)..], target) != Ordering::Greater)
-            });
+            let i = self.read(&node, |d| partition(n, |i| tree.cmp_key(&d[s.key_at(i)..], target) != Ordering::Greater));
             let i = i.saturating_sub(1);
             let child = self.ptr(&node, i);
             path.push((node, i));
@@ -247,7 +245,6 @@ impl<'a, T: Tree> Cursor<'a, T> {
     ///
     /// # Errors
     /// As [`Cursor::lookup_ge`].
-    #[expect(clippy::should_implement_trait, reason = "it can fail, and a cursor is no iterator")]
     pub fn next(&mut self) -> Result<Option<T::Rec>> {
         self.step(true)
     }

@@ -18,7 +18,7 @@ pub use fork::Fork;
 pub use unlinked::{unlinked_add, unlinked_remove};
 
 use crate::error::Result;
-use crate::trans::{BufItem, Buf, Loggable, Trans};
+use crate::trans::{Buf, BufItem, Loggable, Trans};
 use crate::volume::Volume;
 use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, MutexGuard, RawRwLock, RwLock};
 use std::any::Any;

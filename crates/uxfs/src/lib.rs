@@ -1,1 +1,30 @@
-//! The engine: its rooms come with the next change.
+//! XFS without the kernel: the engine and the public library.
+//!
+//! [`Fs`] opens a volume on a [`uxfs_device::Device`] and works on it by inode number. Everything that changes is journaled
+//! as the kernel does it, so the kernel and `xfs_repair` accept what is left behind, after an unmount and after a crash.
+
+mod ag;
+mod attr;
+mod btree;
+mod counters;
+mod da;
+mod dir;
+mod error;
+mod file;
+mod fs;
+mod inode;
+mod map;
+mod mount;
+mod namespace;
+mod space;
+mod trans;
+mod volume;
+
+pub use attr::{AttrName, SetMode};
+pub use dir::Entry;
+pub use error::{Error, Result};
+pub use file::Seek;
+pub use fs::{Fs, Make, SetAttr, Stat, StatFs};
+pub use mount::{DEFAULT_MEMORY, LEAST_MEMORY, Options};
+pub use uxfs_format::inode::Timestamp;
+pub use uxfs_journal::{Hole, JournalConfig, set_hole};

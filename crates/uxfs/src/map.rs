@@ -167,7 +167,11 @@ fn replace(tp: &mut Trans, inode: &Arc<Inode>, which: Which, old: &[Extent], new
             f.extents.insert(e.off.0, *e);
         });
         let n = f.extents.len() as u64;
-        if which == Which::Data { d.core.nextents = n } else { d.core.anextents = n as u32 }
+        if which == Which::Data {
+            d.core.nextents = n
+        } else {
+            d.core.anextents = n as u32
+        }
         (d.format(which), n as usize * EXTENT_SIZE <= d.fork_size(which, &tp.vol))
     };
     match (format, fits) {
@@ -380,4 +384,59 @@ pub fn grow_fork(tp: &mut Trans, inode: &Arc<Inode>, which: Which, off: u64, len
     let e = Extent { off: FileBlock(off), start, len: got, unwritten: false };
     map(tp, inode, which, e)?;
     Ok(e)
+}
+
+/// Sets where the attribute fork begins; a data fork that does not fit any more changes its form.
+///
+/// # Errors
+/// `NoSpace`; the root of a bmbt that is too full to shrink is refused by name.
+pub fn make_room_for_attributes(tp: &mut Trans, inode: &Arc<Inode>, forkoff: u8) -> Result<()> {
+    let full = {
+        let mut d = inode.data();
+        d.core.forkoff = forkoff;
+        d.core.aformat = Format::Extents;
+        d.core.anextents = 0;
+        d.attr = crate::inode::Fork { loaded: true, ..crate::inode::Fork::default() };
+        let size = d.core.data_fork_size(&tp.vol.geo);
+        match d.core.format {
+            Format::Extents => d.data.extents.len() * EXTENT_SIZE > size,
+            Format::Btree => {
+                if !resize_root(&mut d.data, size) {
+                    d.core.forkoff = 0;
+                    drop(d);
+                    return Err(crate::error::Error::Unsupported { what: "attributes on a file whose extent tree fills its inode".into() });
+                }
+                false
+            }
+            _ => false,
+        }
+    };
+    if full { to_btree(tp, inode, Which::Data) } else { inode.log(tp, ino_field::DFORK) }
+}
+
+/// The attribute fork is gone and the data fork larger: the root of its bmbt is laid out anew.
+pub fn data_fork_grew(inode: &Inode) {
+    let mut d = inode.data();
+    if d.core.format == Format::Btree {
+        let size = d.core.data_fork_size(&inode.vol.geo);
+        resize_root(&mut d.data, size);
+    }
+}
+
+/// Lays a root out for a fork of another size; false if its entries do not fit.
+fn resize_root(f: &mut crate::inode::Fork, size: usize) -> bool {
+    let s = TreeKind::Bmap.shape();
+    let old = f.root.clone();
+    let n = numrecs(&old);
+    if (size - 4) / 16 < n {
+        return false;
+    }
+    f.init_root(size, level(&old));
+    set_numrecs(&mut f.root, n);
+    for i in 0..n {
+        put64(&mut f.root, s.key_at(i), get64(&old, s.key_at(i)));
+        let at = s.ptr_at(f.root.len() as u32, i);
+        put64(&mut f.root, at, s.ptr_get(&old, old.len() as u32, i));
+    }
+    true
 }

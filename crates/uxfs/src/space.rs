@@ -10,8 +10,6 @@ mod busy;
 mod freetree;
 mod refcount;
 
-pub use alloc::{Want, alloc, alloc_in_group, alloc_metadata, defer_free, free_extent, free_now};
+pub use alloc::{Want, alloc, alloc_in_group, alloc_metadata, defer_free, free_extent};
 pub use busy::is_busy;
-pub use refcount::{
-    alloc_cow_staging, defer_decrease, defer_free_cow, defer_increase, finish_refcount, first_shared, free_all_cow_staging,
-};
+pub use refcount::{alloc_cow_staging, defer_decrease, defer_free_cow, finish_refcount, first_shared, free_all_cow_staging};

@@ -12,7 +12,7 @@ mod bufitem;
 mod deferred;
 
 pub use bufitem::BufItem;
-pub use deferred::{Deferred, IntentItem};
+pub use deferred::{Deferred, Finish, IntentItem};
 
 use crate::error::Result;
 use crate::volume::Volume;
@@ -288,6 +288,11 @@ impl Trans {
     /// Adds blocks that were taken from the counters to the reservation.
     pub fn add_reserved(&mut self, n: u32) {
         self.reserved_blocks += i64::from(n);
+    }
+
+    /// Takes `n` blocks out of the reservation; they are the caller's to give back.
+    pub fn return_reserved(&mut self, n: u32) {
+        self.reserved_blocks -= i64::from(n);
     }
 
     /// Blocks still reserved.

@@ -231,7 +231,8 @@ fn alloc_chunk(tp: &mut Trans, agno: AgNumber, agi: &Buf) -> Result<bool> {
         if old.hole_bits() & exists != exists {
             return Err(ag::corrupt(agi, "has inodes where blocks are free"));
         }
-        let new = InoRec { holemask: old.holemask & holemask, count: old.count + inodes as u8, freecount: old.freecount + inodes as u8, ..old };
+        let new =
+            InoRec { holemask: old.holemask & holemask, count: old.count + inodes as u8, freecount: old.freecount + inodes as u8, ..old };
         change(tp, agno, agi, old, new)?;
         count_new(tp, agi, startino, inodes);
         return Ok(true);

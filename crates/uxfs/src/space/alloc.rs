@@ -242,7 +242,8 @@ pub fn free_now(tp: &mut Trans, agno: AgNumber, start: AgBlock, len: u32) -> Res
 /// As [`free_now`].
 pub fn free_extent(tp: &mut Trans, start: FsBlock, len: u32) -> Result<()> {
     if !tp.vol.geo.valid_fsb(start, len) {
-        let c = uxfs_format::Corruption { structure: "extent", place: uxfs_format::DiskAddr(0), what: "to be freed lies outside the volume" };
+        let c =
+            uxfs_format::Corruption { structure: "extent", place: uxfs_format::DiskAddr(0), what: "to be freed lies outside the volume" };
         return Err(Error::Corrupt(c));
     }
     let (agno, agbno) = (tp.vol.geo.fsb_agno(start), tp.vol.geo.fsb_agbno(start));

@@ -218,11 +218,6 @@ pub fn defer_decrease(tp: &mut Trans, start: FsBlock, len: u32) {
     tp.defer(Deferred::new(item::CUI, (start, len, refcount_op::DECREASE), finish_refcount));
 }
 
-/// Adds one owner to an extent in a link of its own.
-pub fn defer_increase(tp: &mut Trans, start: FsBlock, len: u32) {
-    tp.defer(Deferred::new(item::CUI, (start, len, refcount_op::INCREASE), finish_refcount));
-}
-
 /// Enters an extent that was just allocated as staged, in a link of its own.
 pub fn alloc_cow_staging(tp: &mut Trans, start: FsBlock, len: u32) {
     tp.defer(Deferred::new(item::CUI, (start, len, refcount_op::ALLOC_COW), finish_refcount));

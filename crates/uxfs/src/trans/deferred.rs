@@ -26,11 +26,6 @@ impl Deferred {
         Deferred { kind, extent, finish, intent: None }
     }
 
-    /// The same for an intent that recovery found.
-    pub fn recovered(intent: Arc<IntentItem>, extent: (FsBlock, u32, u32), finish: Finish) -> Deferred {
-        Deferred { kind: intent.intent.kind, extent, finish, intent: Some(intent) }
-    }
-
     pub(super) fn log_intent(&mut self, tp: &mut Trans) {
         if self.intent.is_some() {
             return;
@@ -72,7 +67,11 @@ impl IntentItem {
 
     /// The item that says that this one is done.
     pub(super) fn done(&self) -> (Arc<dyn LogItem>, Regions) {
-        let kind = if self.intent.kind == item::EFI { item::EFD } else { item::CUD };
+        let kind = match self.intent.kind {
+            item::EFI => item::EFD,
+            item::BUI => item::BUD,
+            _ => item::CUD,
+        };
         let i = Intent { kind, id: self.intent.id, extents: self.intent.extents.clone() };
         let d = DoneItem { state: ItemState::default(), intent: self.me.clone(), vol: self.vol.clone() };
         (Arc::new(d), vec![i.build()])

@@ -1,0 +1,341 @@
+//! Attributes: in the inode, in one leaf, in a tree of leaves, with large values in blocks of their own.
+//!
+//! A large value is written outside the log. Its entry is entered marked incomplete, the value written, and then one
+//! transaction clears the mark and takes the old value's entry out; so a crash shows the old value or the new one.
+
+mod leaf;
+mod remote;
+mod shortform;
+
+use crate::da::{DaFork, Reader};
+use crate::error::{Error, Result};
+use crate::inode::{Fork, Inode, Which};
+use crate::map;
+use crate::trans::Trans;
+use std::sync::Arc;
+use uxfs_format::attr::{MAX_NAME, MAX_VALUE, flag, is_local, remote_blocks};
+use uxfs_format::hash::name_hash;
+use uxfs_format::inode::Format;
+use uxfs_format::log::ino_field;
+
+/// Where a new inode's attribute fork begins, in 8 bytes behind the core.
+pub const DEFAULT_FORKOFF: u8 = 24;
+
+/// The name of an attribute, with its namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttrName<'a> {
+    /// Bits of [`uxfs_format::attr::flag`] that tell the namespace.
+    pub namespace: u8,
+    /// Without prefix.
+    pub name: &'a [u8],
+}
+
+/// Whether the attribute must or must not be there before it is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetMode {
+    /// Either.
+    Any,
+    /// It must not.
+    Create,
+    /// It must.
+    Replace,
+}
+
+fn tree(inode: &Arc<Inode>) -> DaFork {
+    DaFork { inode: inode.clone(), which: Which::Attr, base: 0, step: 1 }
+}
+
+fn hash(name: &[u8]) -> u32 {
+    name_hash(name).0
+}
+
+fn has_entries(inode: &Inode) -> bool {
+    let d = inode.data();
+    d.core.forkoff != 0 && (d.core.aformat == Format::Local || d.core.anextents > 0)
+}
+
+/// The value of an attribute.
+///
+/// # Locks
+/// The caller has the inode, shared at least.
+///
+/// # Errors
+/// [`Error::NoAttribute`]; the fork is corrupt.
+pub fn get(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<Vec<u8>> {
+    if !has_entries(inode) {
+        return Err(Error::NoAttribute);
+    }
+    map::load(inode, Which::Attr)?;
+    if inode.data().core.aformat == Format::Local {
+        return shortform::get(inode, name)?.ok_or(Error::NoAttribute);
+    }
+    let vol = inode.vol.clone();
+    let mut src = Reader(&vol);
+    match leaf::find(&tree(inode), &mut src, name, false)? {
+        Some((_, e)) => e.read(inode),
+        None => Err(Error::NoAttribute),
+    }
+}
+
+/// All attributes: namespace, name and bytes of the value.
+///
+/// # Locks
+/// As [`get`].
+///
+/// # Errors
+/// The fork is corrupt.
+pub fn list(inode: &Arc<Inode>) -> Result<Vec<(u8, Vec<u8>, usize)>> {
+    if !has_entries(inode) {
+        return Ok(Vec::new());
+    }
+    map::load(inode, Which::Attr)?;
+    if inode.data().core.aformat == Format::Local {
+        return shortform::list(inode);
+    }
+    let vol = inode.vol.clone();
+    let mut src = Reader(&vol);
+    let t = tree(inode);
+    let mut p = t.descend(&mut src, 0)?;
+    let mut out = Vec::new();
+    let most = vol.geo.dblocks;
+    for _ in 0..most {
+        for e in leaf::entries(&t, &p.leaf.1)? {
+            if e.flags & flag::INCOMPLETE == 0 {
+                let len = e.value_len();
+                out.push((e.flags & flag::NAMESPACE, e.name, len));
+            }
+        }
+        if !t.next_leaf(&mut src, &mut p)? {
+            break;
+        }
+    }
+    Ok(out)
+}
+
+/// True if the attribute is there.
+fn exists(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<bool> {
+    match get_entry_only(inode, name) {
+        Ok(()) => Ok(true),
+        Err(Error::NoAttribute) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn get_entry_only(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<()> {
+    if !has_entries(inode) {
+        return Err(Error::NoAttribute);
+    }
+    map::load(inode, Which::Attr)?;
+    if inode.data().core.aformat == Format::Local {
+        return shortform::get(inode, name)?.map(|_| ()).ok_or(Error::NoAttribute);
+    }
+    let vol = inode.vol.clone();
+    leaf::find(&tree(inode), &mut Reader(&vol), name, false)?.map(|_| ()).ok_or(Error::NoAttribute)
+}
+
+/// Sets an attribute.
+///
+/// # Locks
+/// The caller has the inode exclusively, and no transaction.
+///
+/// # Errors
+/// `NoSpace`, [`Error::Range`] for a name or value that is too long, [`Error::Exists`] and [`Error::NoAttribute`] as
+/// `mode` says.
+///
+/// # Crash
+/// The old value or the new one, whole.
+pub fn set(inode: &Arc<Inode>, name: AttrName<'_>, value: &[u8], mode: SetMode) -> Result<()> {
+    if name.name.is_empty() || name.name.len() > MAX_NAME {
+        return Err(Error::Range);
+    }
+    if value.len() > MAX_VALUE {
+        return Err(Error::TooLarge);
+    }
+    match (mode, exists(inode, name)?) {
+        (SetMode::Create, true) => return Err(Error::Exists),
+        (SetMode::Replace, false) => return Err(Error::NoAttribute),
+        _ => {}
+    }
+    let vol = inode.vol.clone();
+    let bs = vol.geo.blocksize as usize;
+    let local = is_local(name.name.len(), value.len(), bs);
+    let value_blocks = if local { 0 } else { remote_blocks(value.len(), bs) as u32 };
+    // A tree may split at every level and push its root down; the fork may turn into a bmbt.
+    let blocks = value_blocks + 2 * (uxfs_format::da::MAX_DEPTH as u32 + 2) + vol.res.write_blocks * (3 + value_blocks);
+    let mut tp = Trans::new(&vol, vol.res.attrset, blocks)?;
+    ensure_fork(&mut tp, inode)?;
+    let now = vol.now();
+    inode.data().core.ctime = now;
+    inode.log(&mut tp, 0)?;
+    if local && shortform::set(&mut tp, inode, name, value)? {
+        return tp.commit().map(|_| ());
+    }
+    to_leaf(&mut tp, inode)?;
+    let t = tree(inode);
+    if local {
+        leaf::set_local(&t, &mut tp, name, value)?;
+        return tp.commit().map(|_| ());
+    }
+    // What a crash left unfinished under this name goes first.
+    while let Some((p, e)) = leaf::find(&t, &mut tp, name, true)? {
+        leaf::take_out(&t, &mut tp, p, &e)?;
+        remote::free(&mut tp, inode, &e)?;
+        tp.finish_deferred()?;
+        tp.roll()?;
+    }
+    let at = remote::allocate(&mut tp, inode, value_blocks)?;
+    leaf::insert(&t, &mut tp, leaf::Owned::remote(name, at, value.len() as u32))?;
+    tp.finish_deferred()?;
+    tp.roll()?;
+    remote::write(inode, at, value)?;
+    let old = leaf::find(&t, &mut tp, name, false)?;
+    if let Some((p, e)) = &old {
+        leaf::take_out_entry(&t, &mut tp, p, e);
+    }
+    leaf::complete(&t, &mut tp, name)?;
+    if let Some((p, e)) = old {
+        leaf::tidy(&t, &mut tp, p)?;
+        tp.finish_deferred()?;
+        tp.roll()?;
+        remote::free(&mut tp, inode, &e)?;
+    }
+    tp.commit().map(|_| ())
+}
+
+/// Removes an attribute.
+///
+/// # Locks
+/// As [`set`].
+///
+/// # Errors
+/// [`Error::NoAttribute`]; the fork is corrupt.
+pub fn remove(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<()> {
+    if !exists(inode, name)? {
+        return Err(Error::NoAttribute);
+    }
+    let vol = inode.vol.clone();
+    let mut tp = Trans::new_must_succeed(&vol, vol.res.attrrm, 2 * vol.res.write_blocks)?;
+    let now = vol.now();
+    inode.data().core.ctime = now;
+    inode.log(&mut tp, 0)?;
+    if inode.data().core.aformat == Format::Local {
+        shortform::remove(&mut tp, inode, name)?;
+        return tp.commit().map(|_| ());
+    }
+    let t = tree(inode);
+    let (p, e) = leaf::find(&t, &mut tp, name, false)?.ok_or(Error::NoAttribute)?;
+    leaf::take_out(&t, &mut tp, p, &e)?;
+    tp.finish_deferred()?;
+    tp.roll()?;
+    remote::free(&mut tp, inode, &e)?;
+    shrink(&mut tp, inode)?;
+    tp.commit().map(|_| ())
+}
+
+/// Goes back to short form, or to an empty fork, if one leaf is left and all fits into the inode.
+fn shrink(tp: &mut Trans, inode: &Arc<Inode>) -> Result<()> {
+    let t = tree(inode);
+    let b = t.read(tp, 0, uxfs_format::Kind::DaAny)?;
+    if uxfs_format::da::magic(&b.data()) != uxfs_format::da::ATTR_LEAF_MAGIC {
+        return Ok(());
+    }
+    let entries = leaf::entries(&t, &b)?;
+    let Some(bytes) = shortform::build(&entries) else { return Ok(()) };
+    let room = inode.data().core.attr_fork_size(&tp.vol.geo);
+    // Blocks of values that a crash left without an entry may still be mapped: then the fork stays.
+    if bytes.len() > room || inode.data().attr.end() > 1 {
+        return Ok(());
+    }
+    t.drop_block(tp, 0, &b)?;
+    let mut d = inode.data();
+    d.attr = Fork { loaded: true, ..Fork::default() };
+    d.core.anextents = 0;
+    let field = if entries.is_empty() {
+        d.core.aformat = Format::Extents;
+        ino_field::AEXT
+    } else {
+        d.core.aformat = Format::Local;
+        d.attr.local = bytes;
+        ino_field::ADATA
+    };
+    drop(d);
+    inode.log(tp, field)
+}
+
+/// Gives an inode without an attribute fork one.
+fn ensure_fork(tp: &mut Trans, inode: &Arc<Inode>) -> Result<()> {
+    map::load(inode, Which::Data)?;
+    let need = {
+        let d = inode.data();
+        if d.core.forkoff != 0 {
+            return Ok(());
+        }
+        match d.core.format {
+            Format::Local => d.data.local.len(),
+            _ => 0,
+        }
+    };
+    let literal = tp.vol.geo.literal_area();
+    let forkoff = need.div_ceil(8).max(usize::from(DEFAULT_FORKOFF));
+    if forkoff * 8 + 24 > literal {
+        return Err(Error::Unsupported { what: "attributes on an inode whose inline bytes fill it".into() });
+    }
+    map::make_room_for_attributes(tp, inode, forkoff as u8)?;
+    inode.log(tp, ino_field::AEXT)
+}
+
+/// Moves a short form, or nothing, into a leaf.
+fn to_leaf(tp: &mut Trans, inode: &Arc<Inode>) -> Result<()> {
+    let (format, extents) = {
+        let d = inode.data();
+        (d.core.aformat, d.core.anextents)
+    };
+    if format == Format::Btree || (format == Format::Extents && extents > 0) {
+        return map::load(inode, Which::Attr);
+    }
+    let entries = if format == Format::Local { shortform::take(inode)? } else { Vec::new() };
+    {
+        let mut d = inode.data();
+        d.attr = Fork { loaded: true, ..Fork::default() };
+        d.core.aformat = Format::Extents;
+    }
+    leaf::create(&tree(inode), tp, entries)
+}
+
+/// Frees everything in the attribute fork of an inode that is going away, and the fork.
+///
+/// # Locks
+/// The caller has the inode exclusively.
+///
+/// # Errors
+/// The fork is corrupt.
+pub fn inactivate(inode: &Arc<Inode>) -> Result<()> {
+    if inode.data().core.forkoff == 0 {
+        return Ok(());
+    }
+    map::load(inode, Which::Attr)?;
+    let vol = inode.vol.clone();
+    let mut tp = Trans::new_must_succeed(&vol, vol.res.itruncate, 0)?;
+    inode.log(&mut tp, 0)?;
+    // Blocks of the tree may be in the log: their images must not come back over whatever is there next.
+    leaf::invalidate_all(&tree(inode), &mut tp)?;
+    loop {
+        let done = map::unmap(&mut tp, inode, Which::Attr, 0, u64::MAX, 1)?;
+        tp.finish_deferred()?;
+        if done {
+            break;
+        }
+        tp.roll()?;
+        inode.log(&mut tp, 0)?;
+    }
+    {
+        let mut d = inode.data();
+        d.core.forkoff = 0;
+        d.core.aformat = Format::Extents;
+        d.core.anextents = 0;
+        d.attr = Fork { loaded: true, ..Fork::default() };
+    }
+    map::data_fork_grew(inode);
+    inode.log(&mut tp, ino_field::DFORK)?;
+    tp.commit().map(|_| ())
+}

@@ -1,0 +1,256 @@
+//! Attribute leaves: taken apart, changed and put together again as a whole.
+
+use super::{AttrName, hash, remote};
+use crate::ag::write_logged;
+use crate::da::{DaFork, Path, Source};
+use crate::error::{Error, Result};
+use crate::inode::{Inode, Which};
+use crate::trans::{Buf, Trans};
+use std::sync::Arc;
+use uxfs_format::attr::{LEAF_HEADER, Value, entry_at, flag, leaf_entry, local_size, remote_size};
+use uxfs_format::bytes::{put16, put32};
+use uxfs_format::{Kind, da};
+
+/// A value, owned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum OwnedValue {
+    Local(Vec<u8>),
+    Remote { block: u32, len: u32 },
+}
+
+/// An entry, owned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Owned {
+    pub(super) flags: u8,
+    pub(super) name: Vec<u8>,
+    pub(super) value: OwnedValue,
+}
+
+impl Owned {
+    /// An entry whose value is still to be written.
+    pub(super) fn remote(name: AttrName<'_>, block: u32, len: u32) -> Owned {
+        Owned { flags: name.namespace | flag::INCOMPLETE, name: name.name.to_vec(), value: OwnedValue::Remote { block, len } }
+    }
+    pub(super) fn is(&self, name: AttrName<'_>) -> bool {
+        self.name == name.name && self.flags & flag::NAMESPACE == name.namespace
+    }
+    pub(super) fn value_len(&self) -> usize {
+        match &self.value {
+            OwnedValue::Local(v) => v.len(),
+            OwnedValue::Remote { len, .. } => *len as usize,
+        }
+    }
+    pub(super) fn read(&self, inode: &Inode) -> Result<Vec<u8>> {
+        match &self.value {
+            OwnedValue::Local(v) => Ok(v.clone()),
+            OwnedValue::Remote { block, len } => remote::read(inode, *block, *len as usize),
+        }
+    }
+    fn size(&self) -> usize {
+        match &self.value {
+            OwnedValue::Local(v) => local_size(self.name.len(), v.len()),
+            OwnedValue::Remote { .. } => remote_size(self.name.len()),
+        }
+    }
+}
+
+/// The entries of a leaf in order.
+pub(super) fn entries(t: &DaFork, b: &Buf) -> Result<Vec<Owned>> {
+    let d = b.data();
+    if da::magic(&d) != da::ATTR_LEAF_MAGIC {
+        return Err(t.corrupt("has something else where an attribute leaf should be"));
+    }
+    let own = |i| {
+        let e = leaf_entry(&d, i).map_err(|w| t.corrupt(w))?;
+        let value = match e.value {
+            Value::Local(v) => OwnedValue::Local(v.to_vec()),
+            Value::Remote { block, len } => OwnedValue::Remote { block, len },
+        };
+        Ok(Owned { flags: e.flags, name: e.name.to_vec(), value })
+    };
+    (0..da::count(&d)).map(own).collect()
+}
+
+fn total(all: &[Owned]) -> usize {
+    LEAF_HEADER + all.iter().map(|e| 8 + e.size()).sum::<usize>()
+}
+
+/// Writes entries, which are sorted by hash, over a leaf; the shared header stays.
+fn put(b: &mut [u8], all: &[Owned]) {
+    b[56..].fill(0);
+    let mut top = b.len();
+    for (i, e) in all.iter().enumerate() {
+        top -= e.size();
+        let at = entry_at(i);
+        put32(b, at, hash(&e.name));
+        put16(b, at + 4, top as u16);
+        let n = e.name.len();
+        match &e.value {
+            OwnedValue::Local(v) => {
+                b[at + 6] = e.flags | flag::LOCAL;
+                put16(b, top, v.len() as u16);
+                b[top + 2] = n as u8;
+                b[top + 3..top + 3 + n].copy_from_slice(&e.name);
+                b[top + 3 + n..top + 3 + n + v.len()].copy_from_slice(v);
+            }
+            OwnedValue::Remote { block, len } => {
+                b[at + 6] = e.flags & !flag::LOCAL;
+                put32(b, top, *block);
+                put32(b, top + 4, *len);
+                b[top + 8] = n as u8;
+                b[top + 9..top + 9 + n].copy_from_slice(&e.name);
+            }
+        }
+    }
+    let base = entry_at(all.len());
+    put16(b, 56, all.len() as u16);
+    put16(b, 58, (b.len() - top) as u16);
+    // A block of 64 KiB that is empty has its first used byte at 65536, which is written as 0.
+    put16(b, 60, top as u16);
+    put16(b, 64, base as u16);
+    put16(b, 66, (top - base) as u16);
+}
+
+/// Makes the first leaf.
+pub(super) fn create(t: &DaFork, tp: &mut Trans, mut all: Vec<Owned>) -> Result<()> {
+    let b = t.add(tp, 0, Kind::AttrLeaf)?;
+    let vol = tp.vol.clone();
+    all.sort_by_key(|e| hash(&e.name));
+    {
+        let mut d = b.data_mut();
+        da::init(&mut d, da::ATTR_LEAF_MAGIC, b.daddr(), t.inode.ino, &vol.geo);
+        put(&mut d, &all);
+    }
+    tp.log_all(&b);
+    Ok(())
+}
+
+/// Finds an attribute, complete or (`incomplete`) not: the path to its leaf, and the entry.
+pub(super) fn find(t: &DaFork, src: &mut impl Source, name: AttrName<'_>, incomplete: bool) -> Result<Option<(Path, Owned)>> {
+    let want = hash(name.name);
+    let mut p = t.descend(src, want)?;
+    loop {
+        let all = entries(t, &p.leaf.1)?;
+        let past = all.last().is_some_and(|e| hash(&e.name) > want);
+        let is = |e: &Owned| e.is(name) && (e.flags & flag::INCOMPLETE != 0) == incomplete;
+        if let Some(e) = all.into_iter().find(is) {
+            return Ok(Some((p, e)));
+        }
+        if past || !t.next_leaf(src, &mut p)? {
+            return Ok(None);
+        }
+    }
+}
+
+/// Inserts an entry, splitting leaves as long as it does not fit.
+pub(super) fn insert(t: &DaFork, tp: &mut Trans, new: Owned) -> Result<()> {
+    let h = hash(&new.name);
+    for _ in 0..4 {
+        let p = t.descend(tp, h)?;
+        let b = p.leaf.1.clone();
+        let mut all = entries(t, &b)?;
+        let i = all.partition_point(|e| hash(&e.name) < h);
+        all.insert(i, new.clone());
+        if total(&all) <= b.data().len() {
+            write_logged(tp, &b, |d| put(d, &all));
+            let last = all.last().map_or(0, |e| hash(&e.name));
+            t.fix_hash(tp, &p, last);
+            return Ok(());
+        }
+        all.remove(i);
+        t.split_leaf(tp, p, Kind::AttrLeaf, da::ATTR_LEAF_MAGIC, |tp, left, right| {
+            // The cut is where half of the bytes are, with at least one entry on each side.
+            let mut bytes = 0;
+            let half = total(&all) / 2;
+            let cut = all.iter().position(|e| {
+                bytes += 8 + e.size();
+                bytes >= half
+            });
+            let cut = cut.unwrap_or(0).clamp(1, all.len() - 1);
+            put(&mut right.data_mut(), &all[cut..]);
+            write_logged(tp, left, |d| put(d, &all[..cut]));
+            (hash(&all[cut - 1].name), all.last().map_or(0, |e| hash(&e.name)))
+        })?;
+    }
+    Err(Error::NoSpace)
+}
+
+/// Takes an entry out of its leaf; the leaf may be left empty.
+pub(super) fn take_out_entry(t: &DaFork, tp: &mut Trans, p: &Path, gone: &Owned) {
+    let Ok(mut all) = entries(t, &p.leaf.1) else { return };
+    all.retain(|e| e != gone);
+    write_logged(tp, &p.leaf.1, |d| put(d, &all));
+    if let Some(e) = all.last() {
+        t.fix_hash(tp, p, hash(&e.name));
+    }
+}
+
+/// Frees the path's leaf if it is empty and not the only one.
+pub(super) fn tidy(t: &DaFork, tp: &mut Trans, p: Path) -> Result<()> {
+    if da::count(&p.leaf.1.data()) == 0 && !p.nodes.is_empty() {
+        t.remove_leaf(tp, p)?;
+    }
+    Ok(())
+}
+
+pub(super) fn take_out(t: &DaFork, tp: &mut Trans, p: Path, gone: &Owned) -> Result<()> {
+    take_out_entry(t, tp, &p, gone);
+    tidy(t, tp, p)
+}
+
+/// Sets an attribute whose value lies in the leaf.
+pub(super) fn set_local(t: &DaFork, tp: &mut Trans, name: AttrName<'_>, value: &[u8]) -> Result<()> {
+    let new = Owned { flags: name.namespace | flag::LOCAL, name: name.name.to_vec(), value: OwnedValue::Local(value.to_vec()) };
+    let Some((p, old)) = find(t, tp, name, false)? else { return insert(t, tp, new) };
+    // In its own leaf the new value takes the old one's place, if it fits.
+    let mut all = entries(t, &p.leaf.1)?;
+    if let Some(e) = all.iter_mut().find(|e| **e == old) {
+        *e = new.clone();
+    }
+    if total(&all) <= p.leaf.1.data().len() {
+        write_logged(tp, &p.leaf.1, |d| put(d, &all));
+    } else {
+        take_out(t, tp, p, &old)?;
+        insert(t, tp, new)?;
+    }
+    remote::free(tp, &t.inode.clone(), &old)
+}
+
+/// Clears the mark of an attribute whose value is written now.
+pub(super) fn complete(t: &DaFork, tp: &mut Trans, name: AttrName<'_>) -> Result<()> {
+    let Some((p, e)) = find(t, tp, name, true)? else { return Err(t.corrupt("lost an attribute that was being set")) };
+    let mut all = entries(t, &p.leaf.1)?;
+    all.iter_mut().filter(|x| **x == e).for_each(|x| x.flags &= !flag::INCOMPLETE);
+    write_logged(tp, &p.leaf.1, |d| put(d, &all));
+    Ok(())
+}
+
+/// Says of all blocks of the tree that they are freed. Remote values were never logged.
+pub(super) fn invalidate_all(t: &DaFork, tp: &mut Trans) -> Result<()> {
+    let inode: Arc<Inode> = t.inode.clone();
+    let blocks: Vec<u64> = {
+        let d = inode.data();
+        d.fork(Which::Attr).extents.values().flat_map(|e| e.off.0..e.end()).collect()
+    };
+    let mut in_link = 0;
+    for off in blocks {
+        let Some(e) = inode.data().attr.at(off) else { continue };
+        let g = &tp.vol.geo;
+        let (at, bbs) = (g.fsb_daddr(e.at(off)), g.bb_per_block());
+        let mut raw = vec![0; g.blocksize as usize];
+        tp.vol.dev.read(at.0 * 512, &mut raw)?;
+        // Only what is in the cache can be in the log and not home: the cache is asked first by this read.
+        if Kind::sniff(&raw) == Some(Kind::AttrRemote) {
+            continue;
+        }
+        if let Ok(b) = tp.read_buf(at, bbs, Kind::DaAny) {
+            tp.invalidate(&b);
+        }
+        in_link += 1;
+        if in_link == 16 {
+            in_link = 0;
+            tp.roll()?;
+        }
+    }
+    Ok(())
+}

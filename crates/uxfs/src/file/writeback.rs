@@ -1,0 +1,336 @@
+//! Write-back: dirty pages get blocks, go to the device, and become part of the file.
+
+use super::{FileState, Files};
+use crate::error::{Error, Result};
+use crate::inode::{Inode, Which};
+use crate::map;
+use crate::space::{self, Want};
+use crate::trans::Trans;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use uxfs_device::WriteRequest;
+use uxfs_format::extent::Extent;
+use uxfs_format::inode::flag2;
+use uxfs_format::{FileBlock, FsBlock};
+use uxfs_journal::{Hole, hole};
+
+/// Blocks that one run takes: 4 MiB of 4 KiB blocks.
+const LONGEST_RUN: usize = 1024;
+
+/// A run of pages, copied.
+struct Run {
+    first: u64,
+    data: Vec<u8>,
+    /// Blocks promised.
+    delayed: u64,
+}
+
+/// Where a part of a run goes.
+enum Target {
+    /// Into blocks that are mapped; `unwritten` if they are to be converted.
+    Mapped { start: FsBlock, unwritten: bool },
+    /// Into new blocks that take the place of shared ones.
+    Cow { start: FsBlock },
+}
+
+struct Part {
+    off: u64,
+    len: u32,
+    target: Target,
+}
+
+/// Writes dirty data of `from..to` (bytes) back and waits for it; afterwards it is part of the file, but not yet durable.
+///
+/// # Locks
+/// The file's write-back lock, then `ilock` for moments. The caller holds no `ilock`.
+///
+/// # Errors
+/// The device's; `NoSpace` if trees could not grow. The error is latched, too, for the next fsync.
+pub fn write_back(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64) -> Result<()> {
+    let st = files.state(inode);
+    let _one = st.writeback.lock();
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let (mut at, end) = (from / bs, to.div_ceil(bs).max(to / bs));
+    let mut res = Ok(());
+    while let Some(run) = take_run(&st, at, end, bs as usize) {
+        let blocks = run.data.len() as u64 / bs;
+        at = run.first + blocks;
+        let r = write_run(inode, &st, &run);
+        finish_run(&st, run.first, blocks);
+        if let Err(e) = r {
+            st.error.lock().get_or_insert(e.errno());
+            res = Err(e);
+            break;
+        }
+    }
+    if res.is_ok() && from == 0 && to == u64::MAX {
+        res = log_times(inode, &st);
+        let clean = !st.pages.lock().values().any(|p| p.dirty);
+        if clean {
+            files.dirty.lock().remove(&inode.ino.0);
+            // A write that came between the look and the removal noted itself before; note it again.
+            if st.pages.lock().values().any(|p| p.dirty) {
+                files.note_dirty(inode);
+            }
+        }
+    }
+    res
+}
+
+/// Copies the next run of dirty pages and marks them in flight.
+fn take_run(st: &FileState, from: u64, end: u64, bs: usize) -> Option<Run> {
+    let mut pages = st.pages.lock();
+    let first = pages.range(from..end).find(|p| p.1.dirty).map(|p| *p.0)?;
+    let mut run = Run { first, data: Vec::new(), delayed: 0 };
+    let mut next = first;
+    for (b, p) in pages.range_mut(first..end) {
+        if *b != next || !p.dirty || run.data.len() >= LONGEST_RUN * bs {
+            break;
+        }
+        run.data.extend_from_slice(&p.data);
+        run.delayed += u64::from(p.delayed);
+        p.dirty = false;
+        p.delayed = false;
+        p.in_flight = true;
+        next += 1;
+    }
+    st.files.dirty_pages.fetch_sub((next - first) as usize, Ordering::AcqRel);
+    Some(run)
+}
+
+/// Drops the pages of a run that were not written again meanwhile.
+fn finish_run(st: &FileState, first: u64, blocks: u64) {
+    let mut pages = st.pages.lock();
+    for b in first..first + blocks {
+        if let Some(p) = pages.get_mut(&b) {
+            p.in_flight = false;
+            if !p.dirty {
+                pages.remove(&b);
+            }
+        }
+    }
+}
+
+fn write_run(inode: &Arc<Inode>, st: &FileState, run: &Run) -> Result<()> {
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let end = run.first + run.data.len() as u64 / bs;
+    let mut promised = run.delayed;
+    let parts = place(inode, run.first, end, &mut promised);
+    inode.vol.counters.settle_delayed(promised, true);
+    let parts = parts?;
+    let requests: Vec<WriteRequest<'_>> = parts
+        .iter()
+        .map(|p| {
+            let (Target::Mapped { start, .. } | Target::Cow { start }) = p.target;
+            let at = ((p.off - run.first) * bs) as usize;
+            WriteRequest { offset: inode.vol.geo.fsb_daddr(start).0 * 512, data: &run.data[at..at + p.len as usize * bs as usize] }
+        })
+        .collect();
+    inode.vol.journal.shutdown.check()?;
+    uxfs_sync::blocking(|| inode.vol.dev.write_many(&requests))?;
+    complete(inode, st, &parts, end * bs)
+}
+
+/// Finds or makes a place for blocks `first..end`.
+fn place(inode: &Arc<Inode>, first: u64, end: u64, promised: &mut u64) -> Result<Vec<Part>> {
+    let _i = inode.lock();
+    map::load(inode, Which::Data)?;
+    let mut parts = Vec::new();
+    let mut off = first;
+    while off < end {
+        let (found, next) = {
+            let d = inode.data();
+            (d.data.at(off), d.data.extents.range(off + 1..).next().map_or(u64::MAX, |x| *x.0))
+        };
+        let part = match found {
+            Some(e) => mapped(inode, off, (e.end().min(end) - off) as u32, &e, promised)?,
+            None => allocate(inode, off, (next.min(end) - off) as u32, promised)?,
+        };
+        off += u64::from(part.len);
+        parts.push(part);
+    }
+    Ok(parts)
+}
+
+/// Starts a transaction that may allocate `blocks` for data, of which some are promised already.
+fn begin(inode: &Arc<Inode>, blocks: u32, promised: &mut u64) -> Result<Trans> {
+    let vol = &inode.vol;
+    let have = (*promised).min(u64::from(blocks));
+    let extra = u64::from(blocks) - have;
+    let trees = u64::from(vol.res.write_blocks) + 1;
+    if extra > 0 {
+        vol.counters.take(extra)?;
+    }
+    if vol.counters.take(trees).is_err() {
+        vol.counters.take_from_reserve(trees);
+    }
+    vol.counters.settle_delayed(have, false);
+    *promised -= have;
+    let total = u64::from(blocks) + trees;
+    Trans::with_blocks(vol, vol.res.write, total as u32).inspect_err(|_| vol.counters.give(total))
+}
+
+fn near(inode: &Arc<Inode>, off: u64) -> FsBlock {
+    let d = inode.data();
+    let before = d.data.extents.range(..off).next_back().map(|x| FsBlock(x.1.start.0 + u64::from(x.1.len)));
+    drop(d);
+    before.filter(|b| inode.vol.geo.valid_fsb(*b, 1)).unwrap_or_else(|| map::home(inode))
+}
+
+/// Allocates data blocks; where only busy ones are left, makes their freeing durable and tries again.
+fn alloc_data(tp: &mut Trans, inode: &Arc<Inode>, off: u64, len: u32) -> Result<(FsBlock, u32)> {
+    let want = Want { near: near(inode, off), min: 1, max: len, align: 1, data: true };
+    match space::alloc(tp, want) {
+        Err(Error::NoSpace) if tp.is_clean() && space::is_busy(&tp.vol) => {
+            tp.vol.journal.force_all()?;
+            space::alloc(tp, want)
+        }
+        r => r,
+    }
+}
+
+/// Allocates and maps unwritten blocks for a hole.
+fn allocate(inode: &Arc<Inode>, off: u64, len: u32, promised: &mut u64) -> Result<Part> {
+    let mut tp = begin(inode, len, promised)?;
+    let (start, n) = alloc_data(&mut tp, inode, off, len)?;
+    map::map(&mut tp, inode, Which::Data, Extent { off: FileBlock(off), start, len: n, unwritten: true })?;
+    // What was promised and not needed in this piece goes back to the promise of the rest.
+    let spare = u64::from(len - n);
+    if spare > 0 {
+        tp.return_reserved(len - n);
+        inode.vol.counters.give(spare);
+        inode.vol.counters.take_delayed(spare)?;
+        *promised += spare;
+    }
+    tp.commit()?;
+    Ok(Part { off, len: n, target: Target::Mapped { start, unwritten: true } })
+}
+
+/// Blocks that are mapped: written in place, or, where they are shared, elsewhere.
+fn mapped(inode: &Arc<Inode>, off: u64, len: u32, e: &Extent, promised: &mut u64) -> Result<Part> {
+    let in_place = |len| Part { off, len, target: Target::Mapped { start: e.at(off), unwritten: e.unwritten } };
+    if inode.data().core.flags2 & flag2::REFLINK == 0 {
+        return Ok(in_place(len));
+    }
+    let mut tp = begin(inode, len, promised)?;
+    match space::first_shared(&mut tp, e.at(off), len)? {
+        None => Ok(in_place(len)),
+        Some((n, _)) if n > 0 => Ok(in_place(n)),
+        Some((_, shared)) => {
+            tp.commit()?;
+            let len = shared.min(len);
+            let mut tp = begin(inode, len, promised)?;
+            let (start, n) = alloc_data(&mut tp, inode, off, len)?;
+            space::alloc_cow_staging(&mut tp, start, n);
+            tp.commit()?;
+            Ok(Part { off, len: n, target: Target::Cow { start } })
+        }
+    }
+}
+
+/// The data is on the device: converts, remaps, and lets the core's size follow.
+fn complete(inode: &Arc<Inode>, st: &FileState, parts: &[Part], end_bytes: u64) -> Result<()> {
+    let _i = inode.lock();
+    let vol = inode.vol.clone();
+    let size = end_bytes.min(st.size.load(Ordering::Acquire));
+    let grows = size > inode.data().core.size;
+    let changes = parts.iter().any(|p| !matches!(p.target, Target::Mapped { unwritten: false, .. }));
+    if !grows && !changes {
+        return Ok(());
+    }
+    let mut tp = Trans::new_must_succeed(&vol, vol.res.write, 2 * vol.res.write_blocks)?;
+    st.times.store(false, Ordering::Release);
+    inode.log(&mut tp, 0)?;
+    for p in parts {
+        let to = p.off + u64::from(p.len);
+        match p.target {
+            Target::Mapped { unwritten: false, .. } => {}
+            Target::Mapped { unwritten: true, .. } => {
+                while !map::convert(&mut tp, inode, p.off, to)? {
+                    next_link(&mut tp, inode)?;
+                }
+            }
+            Target::Cow { start } => remap(&mut tp, inode, p.off, p.len, start)?,
+        }
+    }
+    if grows {
+        inode.data().core.size = size;
+        inode.log(&mut tp, 0)?;
+    }
+    tp.commit().map(|_| ())
+}
+
+fn next_link(tp: &mut Trans, inode: &Arc<Inode>) -> Result<()> {
+    tp.finish_deferred()?;
+    tp.roll()?;
+    if tp.blocks_left() < tp.vol.res.write_blocks {
+        let n = tp.vol.res.write_blocks;
+        tp.vol.counters.take_from_reserve(u64::from(n));
+        tp.add_reserved(n);
+    }
+    inode.log(tp, 0)
+}
+
+/// Puts new blocks in the place of shared ones, which lose an owner.
+fn remap(tp: &mut Trans, inode: &Arc<Inode>, off: u64, len: u32, start: FsBlock) -> Result<()> {
+    let end = off + u64::from(len);
+    let mut at = off;
+    while at < end {
+        let Some(e) = inode.data().data.at(at) else { break };
+        let to = e.end().min(end);
+        let old = map::unmap_piece(tp, inode, Which::Data, &e, at, to)?;
+        space::defer_decrease(tp, old.start, old.len);
+        let new = FsBlock(start.0 + (at - off));
+        space::defer_free_cow(tp, new, old.len);
+        map::map(tp, inode, Which::Data, Extent { off: FileBlock(at), start: new, len: old.len, unwritten: false })?;
+        next_link(tp, inode)?;
+        at = to;
+    }
+    Ok(())
+}
+
+/// Logs times that were changed in memory only.
+fn log_times(inode: &Arc<Inode>, st: &FileState) -> Result<()> {
+    if !st.times.swap(false, Ordering::AcqRel) {
+        return Ok(());
+    }
+    let _i = inode.lock();
+    let vol = inode.vol.clone();
+    let mut tp = Trans::new_must_succeed(&vol, vol.res.ichange, 0)?;
+    inode.log(&mut tp, 0)?;
+    tp.commit().map(|_| ())
+}
+
+/// Makes a file durable: its data, its size, and with them everything that was committed before.
+///
+/// # Locks
+/// As [`write_back`]; none while it waits for the journal.
+///
+/// # Errors
+/// The first error of any write-back since the last fsync.
+///
+/// # Crash
+/// After it returned, the file reads as it did then.
+pub fn fsync(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
+    let vol = &inode.vol;
+    if vol.read_only {
+        return Ok(());
+    }
+    let early = hole(Hole::DataNotAwaited).then(|| vol.journal.flush_token());
+    if early.is_some() {
+        vol.journal.force(inode.last_change())?;
+        vol.journal.flush_since(vol.journal.flush_token())?;
+        return write_back(files, inode, 0, u64::MAX);
+    }
+    let regular = inode.attached.get().is_some();
+    if regular {
+        write_back(files, inode, 0, u64::MAX)?;
+    }
+    let token = vol.journal.flush_token();
+    vol.journal.force(inode.last_change())?;
+    vol.journal.flush_since(token)?;
+    if regular && let Some(e) = files.state(inode).error.lock().take() {
+        return Err(Error::Io { at: uxfs_format::DiskAddr(0), error: std::io::Error::from_raw_os_error(e) });
+    }
+    Ok(())
+}

@@ -1,0 +1,477 @@
+//! The inode-numbered interface that every front end speaks. Everything takes `&self`; all of it may be called by many
+//! threads at once.
+
+use crate::attr::{self, AttrName, SetMode};
+use crate::dir::{self, Entry};
+use crate::error::{Error, Result};
+use crate::file::{self, Seek};
+use crate::inode::Inode;
+use crate::mount::{Mount, Options};
+use crate::namespace::NewInode;
+use crate::space;
+use crate::trans::Trans;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use uxfs_device::DeviceRef;
+use uxfs_format::inode::{Core, Format, Timestamp, mode};
+use uxfs_format::{Geometry, Ino};
+
+/// What `stat` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Inode number.
+    pub ino: u64,
+    /// Tells incarnations of the number apart.
+    pub generation: u32,
+    /// Type and permission bits.
+    pub mode: u16,
+    /// Links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device: (major, minor).
+    pub rdev: (u32, u32),
+    /// Bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the data.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Birth.
+    pub crtime: Timestamp,
+}
+
+/// What `setattr` changes; `None` stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<Timestamp>,
+    /// Last change of the data.
+    pub mtime: Option<Timestamp>,
+}
+
+/// What `statfs` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatFs {
+    /// Bytes a block.
+    pub block_size: u32,
+    /// Blocks in all, without the log.
+    pub blocks: u64,
+    /// Free blocks.
+    pub free: u64,
+    /// Inodes that could be.
+    pub files: u64,
+    /// Of those, free.
+    pub files_free: u64,
+}
+
+/// Who makes something, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Make {
+    /// Type and permission bits.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device: (major, minor).
+    pub rdev: (u32, u32),
+}
+
+/// An open volume.
+pub struct Fs {
+    mount: Arc<Mount>,
+}
+
+impl Fs {
+    /// Opens a volume; see [`Options`].
+    ///
+    /// # Errors
+    /// It is no volume, is corrupt, has unsupported features, or the device failed.
+    pub fn open(dev: DeviceRef, o: Options) -> Result<Fs> {
+        Ok(Fs { mount: Mount::open(dev, o)? })
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> u64 {
+        self.geometry().rootino.0
+    }
+
+    /// Sizes and features.
+    pub fn geometry(&self) -> &Geometry {
+        &self.mount.vol().geo
+    }
+
+    /// True if opening recovered a dirty log.
+    pub fn was_recovered(&self) -> bool {
+        self.mount.recovered
+    }
+
+    /// Counters of the journal: names and values.
+    pub fn journal_stats(&self) -> Vec<(&'static str, u64)> {
+        self.mount.vol().journal.stats().entries()
+    }
+
+    /// Bytes of the log in use, and its size.
+    pub fn log_usage(&self) -> (u64, u64) {
+        self.mount.vol().journal.usage()
+    }
+
+    /// Why the volume is shut down, if it is.
+    pub fn shutdown_reason(&self) -> Option<String> {
+        self.mount.vol().journal.shutdown.reason().map(str::to_string)
+    }
+
+    fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
+        self.mount.names.inodes.get(Ino(ino))
+    }
+
+    /// Runs `op`; if there is no space, makes what was freed usable and runs it once more.
+    fn with_retry<T>(&self, op: impl Fn() -> Result<T>) -> Result<T> {
+        match op() {
+            Err(Error::NoSpace) => {
+                if self.mount.vol().journal.shutdown.reason().is_none() {
+                    self.mount.sync()?;
+                    if space::is_busy(self.mount.vol()) {
+                        self.mount.vol().journal.force_all()?;
+                    }
+                }
+                op()
+            }
+            r => r,
+        }
+    }
+
+    fn stat_of(&self, inode: &Arc<Inode>) -> Stat {
+        let size = if inode.core().kind() == mode::REG { file::size(&self.mount.names.files, inode) } else { inode.core().size };
+        let d = inode.data();
+        let c: &Core = &d.core;
+        let dev = if c.format == Format::Dev { uxfs_format::bytes::get32(&d.data.local, 0) } else { 0 };
+        Stat {
+            ino: inode.ino.0,
+            generation: c.generation,
+            mode: c.mode,
+            nlink: c.nlink,
+            uid: c.uid,
+            gid: c.gid,
+            rdev: (dev >> 18, dev & 0x3ffff),
+            size,
+            blocks: c.nblocks * u64::from(self.geometry().bb_per_block()),
+            atime: c.atime,
+            mtime: c.mtime,
+            ctime: c.ctime,
+            crtime: c.crtime,
+        }
+    }
+
+    /// What is known of an inode.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if it is free.
+    pub fn stat(&self, ino: u64) -> Result<Stat> {
+        let i = self.inode(ino)?;
+        let _l = i.lock_shared();
+        Ok(self.stat_of(&i))
+    }
+
+    /// Finds a name in a directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`].
+    pub fn lookup(&self, dir: u64, name: &[u8]) -> Result<Stat> {
+        let i = self.mount.names.lookup(&self.inode(dir)?, name)?;
+        let _l = i.lock_shared();
+        Ok(self.stat_of(&i))
+    }
+
+    /// Keeps an inode alive though its last name may go, until [`Fs::forget`].
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn hold(&self, ino: u64) -> Result<()> {
+        let i = self.inode(ino)?;
+        let _l = i.lock_shared();
+        if i.core().mode == 0 {
+            return Err(Error::Stale);
+        }
+        i.refs.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Gives `n` holds back; an inode without names goes with the last.
+    ///
+    /// # Errors
+    /// Freeing it failed.
+    pub fn forget(&self, ino: u64, n: u64) -> Result<()> {
+        let Some(i) = self.mount.names.inodes.peek(Ino(ino)) else { return Ok(()) };
+        let before = i.refs.fetch_update(Ordering::AcqRel, Ordering::Acquire, |r| Some(r.saturating_sub(n))).unwrap_or(0);
+        if before <= n && i.core().nlink == 0 && self.mount.vol().journal.shutdown.reason().is_none() {
+            return self.mount.names.release_if_gone(&i);
+        }
+        Ok(())
+    }
+
+    /// Hands directory entries on from a cookie, until `emit` returns false for one it did not take.
+    ///
+    /// # Errors
+    /// The directory is corrupt.
+    pub fn readdir(&self, ino: u64, from: u64, emit: &mut dyn FnMut(Entry) -> bool) -> Result<()> {
+        let i = self.inode(ino)?;
+        // Entries are gathered first: the receiver may look inodes up, which a writer that waits for this directory would stop.
+        let mut batch = Vec::new();
+        let mut at = from;
+        loop {
+            {
+                let _l = i.lock_shared();
+                dir::list(&i, at, &mut |e| {
+                    batch.push(e);
+                    batch.len() < READDIR_BATCH
+                })?;
+            }
+            let full = batch.len() >= READDIR_BATCH;
+            for e in batch.drain(..) {
+                at = e.next;
+                if !emit(e) {
+                    return Ok(());
+                }
+            }
+            if !full {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes a file, directory, device, pipe or socket.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoSpace`] and others of its kind.
+    pub fn create(&self, dir: u64, name: &[u8], m: Make) -> Result<Stat> {
+        let d = self.inode(dir)?;
+        let new = NewInode { mode: m.mode, uid: m.uid, gid: m.gid, rdev: m.rdev.0 << 18 | m.rdev.1 & 0x3ffff };
+        let i = self.with_retry(|| self.mount.names.create(&d, name, new))?;
+        Ok(self.stat_of(&i))
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// As [`Fs::create`].
+    pub fn symlink(&self, dir: u64, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Stat> {
+        let d = self.inode(dir)?;
+        let i = self.with_retry(|| self.mount.names.symlink(&d, name, target, uid, gid))?;
+        Ok(self.stat_of(&i))
+    }
+
+    /// Reads a symbolic link's target.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is none.
+    pub fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
+        self.mount.names.readlink(&self.inode(ino)?)
+    }
+
+    /// Gives an inode another name.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NotPermitted`] for a directory.
+    pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Stat> {
+        let (i, d) = (self.inode(ino)?, self.inode(dir)?);
+        self.with_retry(|| self.mount.names.link(&i, &d, name))?;
+        Ok(self.stat_of(&i))
+    }
+
+    /// Removes a name of something that is no directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDirectory`].
+    pub fn unlink(&self, dir: u64, name: &[u8]) -> Result<()> {
+        self.mount.names.unlink(&self.inode(dir)?, name, false)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`], [`Error::NotDirectory`].
+    pub fn rmdir(&self, dir: u64, name: &[u8]) -> Result<()> {
+        self.mount.names.unlink(&self.inode(dir)?, name, true)
+    }
+
+    /// Moves a name, over another if that is there and `replace`.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] without `replace`; [`Error::NotEmpty`] over a directory with entries.
+    pub fn rename(&self, odir: u64, oname: &[u8], ndir: u64, nname: &[u8], replace: bool) -> Result<()> {
+        let (o, n) = (self.inode(odir)?, self.inode(ndir)?);
+        self.with_retry(|| self.mount.names.rename(&o, oname, &n, nname, replace))
+    }
+
+    fn regular(&self, ino: u64) -> Result<Arc<Inode>> {
+        let i = self.inode(ino)?;
+        match i.core().kind() {
+            mode::REG => Ok(i),
+            mode::DIR => Err(Error::IsDirectory),
+            _ => Err(Error::Invalid { what: "this is no regular file" }),
+        }
+    }
+
+    /// Reads; returns how many bytes there were.
+    ///
+    /// # Errors
+    /// The device's; the file is corrupt.
+    pub fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        file::read(&self.mount.names.files, &self.regular(ino)?, offset, buf)
+    }
+
+    /// Writes at `offset`, or at the end if `append`.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::TooLarge`].
+    pub fn write(&self, ino: u64, offset: u64, data: &[u8], append: bool) -> Result<()> {
+        let i = self.regular(ino)?;
+        self.with_retry(|| file::write(&self.mount.names.files, &i, offset, data, append))?;
+        Ok(())
+    }
+
+    /// Finds data or a hole; `None` if there is none before the end.
+    ///
+    /// # Errors
+    /// The file is corrupt.
+    pub fn seek(&self, ino: u64, offset: u64, what: Seek) -> Result<Option<u64>> {
+        file::seek(&self.mount.names.files, &self.regular(ino)?, offset, what)
+    }
+
+    /// Makes an inode durable, data and all.
+    ///
+    /// # Errors
+    /// A write-back failed since the last call.
+    pub fn fsync(&self, ino: u64) -> Result<()> {
+        file::fsync(&self.mount.names.files, &self.inode(ino)?)
+    }
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// As [`Fs::fsync`].
+    pub fn sync(&self) -> Result<()> {
+        self.mount.sync()
+    }
+
+    /// Changes permissions, owners, size and times.
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`] for the size of a directory.
+    pub fn setattr(&self, ino: u64, a: SetAttr) -> Result<Stat> {
+        let i = self.inode(ino)?;
+        if let Some(size) = a.size {
+            self.regular(ino)?;
+            self.with_retry(|| file::truncate(&self.mount.names.files, &i, size))?;
+        }
+        if a.mode.is_some() || a.uid.is_some() || a.gid.is_some() || a.atime.is_some() || a.mtime.is_some() {
+            let vol = self.mount.vol();
+            let mut tp = Trans::new_must_succeed(vol, vol.res.ichange, 0)?;
+            let _l = i.lock();
+            let now = vol.now();
+            {
+                let mut d = i.data();
+                let c = &mut d.core;
+                c.mode = a.mode.map_or(c.mode, |m| c.mode & mode::FMT | m & 0o7777);
+                c.uid = a.uid.unwrap_or(c.uid);
+                c.gid = a.gid.unwrap_or(c.gid);
+                c.atime = a.atime.unwrap_or(c.atime);
+                c.mtime = a.mtime.unwrap_or(c.mtime);
+                c.ctime = now;
+            }
+            i.log(&mut tp, 0)?;
+            tp.commit()?;
+        }
+        self.stat(ino)
+    }
+
+    /// The value of an attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`].
+    pub fn get_attr(&self, ino: u64, name: AttrName<'_>) -> Result<Vec<u8>> {
+        let i = self.inode(ino)?;
+        let _l = i.lock_shared();
+        attr::get(&i, name)
+    }
+
+    /// All attributes: namespace, name, bytes of the value.
+    ///
+    /// # Errors
+    /// The attributes are corrupt.
+    pub fn list_attrs(&self, ino: u64) -> Result<Vec<(u8, Vec<u8>, usize)>> {
+        let i = self.inode(ino)?;
+        let _l = i.lock_shared();
+        attr::list(&i)
+    }
+
+    /// Sets an attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Exists`], [`Error::NoAttribute`] as `mode` says.
+    pub fn set_attr(&self, ino: u64, name: AttrName<'_>, value: &[u8], mode: SetMode) -> Result<()> {
+        let i = self.inode(ino)?;
+        self.mount.vol().check_writable()?;
+        self.with_retry(|| {
+            let _l = i.lock();
+            attr::set(&i, name, value, mode)
+        })
+    }
+
+    /// Removes an attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`].
+    pub fn remove_attr(&self, ino: u64, name: AttrName<'_>) -> Result<()> {
+        let i = self.inode(ino)?;
+        self.mount.vol().check_writable()?;
+        let _l = i.lock();
+        attr::remove(&i, name)
+    }
+
+    /// Free and used space.
+    pub fn statfs(&self) -> StatFs {
+        let g = self.geometry();
+        let (free, icount, ifree) = self.mount.vol().counters.for_statfs();
+        let blocks = g.dblocks - u64::from(g.logblocks);
+        let by_space = free << g.inopblog;
+        let most = if g.imax_pct > 0 { (g.dblocks * u64::from(g.imax_pct) / 100) << g.inopblog } else { u64::MAX };
+        let files = (icount + by_space).min(most).max(icount);
+        StatFs { block_size: g.blocksize, blocks, free, files, files_free: files - icount + ifree }
+    }
+
+    /// Writes everything home and marks the log clean.
+    ///
+    /// # Errors
+    /// The volume was shut down; the next open recovers it.
+    pub fn unmount(self) -> Result<()> {
+        self.mount.unmount()
+    }
+
+    /// As [`Fs::unmount`] for an `Fs` that is shared.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn close(&self) -> Result<()> {
+        self.mount.unmount()
+    }
+}
+
+/// Entries gathered under the directory's lock before they are handed on.
+const READDIR_BATCH: usize = 512;

@@ -1,0 +1,335 @@
+//! Puts an open volume together: superblock, recovery, workers, unmount.
+
+mod recovery;
+mod replay;
+mod superblock;
+
+use crate::error::{Error, Result};
+use crate::file::{self, Files};
+use crate::inode::Inodes;
+use crate::namespace::Names;
+use crate::volume::{PerAg, Volume};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use uxfs_buffer::BufferCache;
+use uxfs_device::{DeviceRef, Overlay};
+use uxfs_format::reservation::Reservations;
+use uxfs_format::superblock::{INCOMPAT_NAMES, RO_COMPAT_NAMES, Superblock, incompat, log_incompat, names, ro_compat, version};
+use uxfs_format::{Geometry, Lsn};
+use uxfs_journal::{Journal, JournalConfig, LogGeometry, LogState, clear_stale, find_log_state};
+use uxfs_sync::{Chance, Clock, HostClock};
+
+/// How a volume is opened.
+pub struct Options {
+    /// Nothing on the device is changed.
+    pub read_only: bool,
+    /// A dirty log is ignored: only with `read_only`, and what is read may be stale.
+    pub norecovery: bool,
+    /// Bytes of memory for buffers and dirty data.
+    pub memory: usize,
+    /// Seconds after which what was changed is made durable; 0 for never.
+    pub commit: u32,
+    /// The time.
+    pub clock: Box<dyn Clock>,
+    /// Seed of what is left to chance; `None` for one from the time.
+    pub seed: Option<u64>,
+    /// How the journal works.
+    pub journal: JournalConfig,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            read_only: false,
+            norecovery: false,
+            memory: DEFAULT_MEMORY,
+            commit: 5,
+            clock: Box::new(HostClock),
+            seed: None,
+            journal: JournalConfig::default(),
+        }
+    }
+}
+
+/// Memory by default: enough for a busy volume, a small part of any machine.
+pub const DEFAULT_MEMORY: usize = 256 << 20;
+/// The least that works: a checkpoint, its buffers, and some dirty data.
+pub const LEAST_MEMORY: usize = 16 << 20;
+
+/// Incompatible features that can be read.
+const READ: u32 = incompat::FTYPE
+    | incompat::SPINODES
+    | incompat::META_UUID
+    | incompat::BIGTIME
+    | incompat::NREXT64
+    | incompat::EXCHRANGE
+    | incompat::PARENT;
+/// Of those, the ones that can be written.
+const WRITE: u32 = READ & !incompat::PARENT;
+/// Read-only-compatible features that can be written.
+const WRITE_RO: u32 = ro_compat::FINOBT | ro_compat::REFLINK | ro_compat::INOBTCNT;
+
+/// An open volume with its workers.
+pub struct Mount {
+    /// Names and inodes.
+    pub names: Names,
+    /// What recovery did, for who asks.
+    pub recovered: bool,
+    stop: Arc<Stop>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+    closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Stop {
+    flag: Mutex<bool>,
+    changed: Condvar,
+}
+
+fn unsupported(what: impl Into<String>) -> Error {
+    Error::Unsupported { what: what.into() }
+}
+
+/// Refuses by name what cannot be opened as asked.
+fn check_features(g: &Geometry, sb: &Superblock, read_only: bool) -> Result<()> {
+    let unknown = g.incompat & !READ;
+    if unknown != 0 {
+        return Err(unsupported(format!("volumes with {}", names(unknown, INCOMPAT_NAMES))));
+    }
+    if g.versionnum & version::BORG != 0 {
+        return Err(unsupported("volumes with case-insensitive names"));
+    }
+    if g.logstart.0 == 0 {
+        return Err(unsupported("volumes with an external log"));
+    }
+    if sb.rblocks.get() != 0 {
+        return Err(unsupported("volumes with a realtime device"));
+    }
+    if read_only {
+        return Ok(());
+    }
+    let (inc, ro) = (g.incompat & !WRITE, g.ro_compat & !WRITE_RO);
+    if inc != 0 || ro != 0 {
+        let list = [names(inc, INCOMPAT_NAMES), names(ro, RO_COMPAT_NAMES)].join(" ");
+        return Err(unsupported(format!("writing volumes with {}; they can be opened read-only", list.trim())));
+    }
+    if g.blocksize != 4096 {
+        return Err(unsupported(format!("writing volumes with blocks of {} bytes; they can be opened read-only", g.blocksize)));
+    }
+    Ok(())
+}
+
+fn read_superblock(dev: &DeviceRef) -> Result<(Geometry, Superblock)> {
+    let mut head = vec![0; 32768.min(dev.size_bytes()) as usize];
+    dev.read(0, &mut head)?;
+    // V4 and the rest have the same magic number; say which it is.
+    let ver = uxfs_format::bytes::get16(&head, 100) & 0xf;
+    if uxfs_format::bytes::get32(&head, 0) == uxfs_format::superblock::SB_MAGIC && ver != 5 {
+        return Err(unsupported(format!("volumes of version {ver}")));
+    }
+    let (g, sb) = Geometry::parse(&head)?;
+    let bytes = g.dblocks.saturating_mul(u64::from(g.blocksize));
+    if bytes > dev.size_bytes() {
+        let what = format!("the volume has {bytes} bytes, the device only {}", dev.size_bytes());
+        return Err(Error::Io { at: uxfs_format::DiskAddr(0), error: std::io::Error::new(std::io::ErrorKind::UnexpectedEof, what) });
+    }
+    Ok((g, sb))
+}
+
+impl Mount {
+    /// Opens a volume; a dirty one is recovered, into memory if it is opened read-only.
+    ///
+    /// # Errors
+    /// The volume is corrupt, has features that are not supported, or the device failed.
+    pub fn open(dev: DeviceRef, o: Options) -> Result<Arc<Mount>> {
+        if o.memory < LEAST_MEMORY {
+            return Err(Error::Invalid { what: "the memory budget is below 16 MiB, the least that works" });
+        }
+        if !o.read_only && dev.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        let (g, sb) = read_superblock(&dev)?;
+        check_features(&g, &sb, o.read_only)?;
+        let geo = LogGeometry::of(&g);
+        let mut state = match o.norecovery {
+            true => LogState { head: Lsn::new(1, 0), tail: Lsn::new(1, 0), clean: true, torn: false },
+            false => find_log_state(&dev, &geo)?,
+        };
+        if o.norecovery && !o.read_only {
+            return Err(Error::Invalid { what: "norecovery needs a read-only mount" });
+        }
+        let dirty = !state.clean;
+        if dirty && sb.features_log_incompat.get() & !log_incompat::XATTRS != 0 {
+            return Err(unsupported("recovering a log with unknown features"));
+        }
+        // Where a dirty volume is only read, its recovery stays in memory.
+        let dev: DeviceRef = if o.read_only && dirty { Arc::new(Overlay::new(dev, o.memory)) } else { dev };
+        let pending = if dirty { replay::run(&dev, &geo, &state, &g)? } else { replay::Pending::default() };
+        let (g, sb) = if dirty { read_superblock(&dev)? } else { (g, sb) };
+        if dirty {
+            clear_stale(&dev, &geo, state.head, state.tail)?;
+            dev.flush()?;
+        }
+        if state.clean {
+            state.tail = state.head;
+        }
+        let writable = !o.read_only || dirty;
+        let mount = Self::assemble(dev, g, &sb, o, &state, dirty)?;
+        if writable {
+            mount.finish_open(&sb, pending, dirty)?;
+        }
+        Ok(mount)
+    }
+
+    fn assemble(dev: DeviceRef, g: Geometry, sb: &Superblock, o: Options, state: &LogState, dirty: bool) -> Result<Arc<Mount>> {
+        let geo = LogGeometry::of(&g);
+        let seed = o.seed.unwrap_or_else(|| {
+            let (s, n) = o.clock.now();
+            (s as u64) << 30 ^ u64::from(n) ^ u64::from(std::process::id()) << 48
+        });
+        // A dirty log's tail stays where it is until what was replayed has been flushed, which it has; but its intents
+        // may still be unfinished, and they hold the tail themselves.
+        let journal =
+            Journal::start(dev.clone(), dev.clone(), geo, o.journal.clone(), state.head, if dirty { state.tail } else { state.head });
+        let vol = Arc::new(Volume {
+            res: Reservations::of(&g),
+            bufs: BufferCache::new(dev.clone(), o.memory / 4),
+            groups: (0..g.agcount).map(|_| PerAg::default()).collect(),
+            counters: Default::default(),
+            chance: Chance::seeded(seed),
+            clock: o.clock,
+            read_only: o.read_only && !dirty,
+            geo: g,
+            dev,
+            journal,
+        });
+        superblock::load_counters(&vol, sb, dirty)?;
+        let inodes = Inodes::new(vol.clone(), (o.memory / 16 / 1024).max(1024));
+        let files = Files::new(o.memory / 4, &vol);
+        let mount = Arc::new(Mount {
+            names: Names::new(vol, inodes, files),
+            recovered: dirty,
+            stop: Arc::default(),
+            worker: Mutex::default(),
+            closed: AtomicBool::new(false),
+        });
+        if o.commit > 0 && !o.read_only {
+            mount.start_timer(o.commit);
+        }
+        Ok(mount)
+    }
+
+    /// What a writable open, or one that recovered into memory, does before anybody may use the volume.
+    fn finish_open(self: &Arc<Self>, sb: &Superblock, pending: replay::Pending, dirty: bool) -> Result<()> {
+        let vol = self.vol();
+        pending.hold(vol);
+        superblock::note_features(vol, sb)?;
+        if dirty {
+            recovery::finish_intents(&self.names, pending)?;
+            recovery::free_unlinked(&self.names)?;
+            recovery::free_cow_leftovers(vol)?;
+            vol.journal.force_all()?;
+        }
+        Ok(())
+    }
+
+    /// The volume.
+    pub fn vol(&self) -> &Arc<Volume> {
+        &self.names.vol
+    }
+
+    fn start_timer(self: &Arc<Self>, seconds: u32) {
+        let (weak, stop) = (Arc::downgrade(self), self.stop.clone());
+        let work = move || {
+            loop {
+                {
+                    let mut flag = stop.flag.lock();
+                    if !*flag {
+                        stop.changed.wait_for(&mut flag, Duration::from_secs(u64::from(seconds)));
+                    }
+                    if *flag {
+                        return;
+                    }
+                }
+                let Some(m) = weak.upgrade() else { return };
+                // Errors are latched where they happen, and reported by the next fsync.
+                let _ = m.sync();
+            }
+        };
+        *self.worker.lock() = std::thread::Builder::new().name("uxfs-timer".into()).spawn(work).ok();
+    }
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// The first error of a write-back; the volume is shut down.
+    pub fn sync(&self) -> Result<()> {
+        if self.vol().read_only {
+            return Ok(());
+        }
+        let mut first = Ok(());
+        for i in self.names.files.dirty() {
+            let r = file::write_back(&self.names.files, &i, 0, u64::MAX);
+            first = first.and(r);
+        }
+        let token = self.vol().journal.flush_token();
+        self.vol().journal.force_all()?;
+        self.vol().journal.flush_since(token)?;
+        first
+    }
+
+    /// Writes everything home and marks the log clean.
+    ///
+    /// # Errors
+    /// The volume is shut down, or was by this: then the next open recovers it.
+    pub fn unmount(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.stop_timer();
+        let vol = self.vol();
+        let res = if vol.read_only { Ok(()) } else { self.close() };
+        vol.journal.stop();
+        res
+    }
+
+    fn close(&self) -> Result<()> {
+        let vol = self.vol();
+        vol.journal.shutdown.check()?;
+        while !self.names.files.dirty().is_empty() {
+            self.sync()?;
+        }
+        for i in self.names.inodes.all() {
+            i.refs.store(0, Ordering::Release);
+            self.names.release_if_gone(&i)?;
+        }
+        vol.journal.quiesce()?;
+        superblock::write_counters(vol)?;
+        Ok(vol.journal.unmount()?)
+    }
+
+    fn stop_timer(&self) {
+        *self.stop.flag.lock() = true;
+        self.stop.changed.notify_all();
+        let me = std::thread::current().id();
+        if let Some(w) = self.worker.lock().take()
+            && w.thread().id() != me
+        {
+            let _ = w.join();
+        }
+    }
+}
+
+impl Drop for Mount {
+    /// Dropped without an unmount, a volume stops as in a power cut: nothing more is written.
+    fn drop(&mut self) {
+        if !self.closed.load(Ordering::Acquire) {
+            self.vol().journal.fail("the volume was closed without being unmounted");
+            self.stop_timer();
+            self.vol().journal.stop();
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What is left after replay: intents, unlinked inodes, blocks staged for copy-on-write.
+
+use super::replay::{MapIntent, Pending};
+use crate::ag;
+use crate::error::{Error, Result};
+use crate::inode::Which;
+use crate::map;
+use crate::namespace::Names;
+use crate::space;
+use crate::trans::{Deferred, Finish, Trans};
+use crate::volume::Volume;
+use std::sync::Arc;
+use uxfs_format::ag::UNLINKED_BUCKETS;
+use uxfs_format::extent::Extent;
+use uxfs_format::log::item;
+use uxfs_format::{AgIno, AgNumber, FileBlock, NULL_AG};
+
+/// Operations of mapping intents.
+const MAP: u32 = 1;
+const UNMAP: u32 = 2;
+const ATTR_FORK: u32 = 1 << 31;
+const UNWRITTEN: u32 = 1 << 30;
+
+/// Finishes every intent that has no completion, in log order.
+///
+/// # Errors
+/// An intent does not fit the volume.
+pub(super) fn finish_intents(names: &Names, pending: Pending) -> Result<()> {
+    let vol = &names.vol;
+    let mut order: Vec<(uxfs_format::Lsn, u64, bool)> = pending.intents.iter().map(|(id, i)| (i.0, *id, false)).collect();
+    order.extend(pending.maps.iter().map(|(id, m)| (m.0, *id, true)));
+    order.sort_unstable();
+    for (_, id, is_map) in order {
+        let Some(it) = pending.items.lock().remove(&id) else { continue };
+        let mut tp = Trans::new_must_succeed(vol, vol.res.itruncate, vol.res.write_blocks)?;
+        if is_map {
+            let m = &pending.maps[&id].1;
+            tp.log_done(&it);
+            finish_map(names, &mut tp, m)?;
+        } else {
+            let intent = &pending.intents[&id].1;
+            let finish: Finish = if intent.kind == item::EFI { |tp, e| space::free_extent(tp, e.0, e.1) } else { space::finish_refcount };
+            // The first extent's link says that the intent is done; the others get intents of their own in the same link.
+            let mut rest = intent.extents.iter().copied();
+            let Some(first) = rest.next() else { continue };
+            for e in rest {
+                tp.defer(Deferred::new(intent.kind, e, finish));
+            }
+            tp.log_done(&it);
+            finish(&mut tp, first)?;
+        }
+        tp.commit()?;
+    }
+    Ok(())
+}
+
+fn finish_map(names: &Names, tp: &mut Trans, m: &MapIntent) -> Result<()> {
+    let inode = names.inodes.get(m.ino)?;
+    let _i = inode.lock();
+    if !tp.vol.geo.valid_fsb(m.start, m.len) || m.flags & ATTR_FORK != 0 {
+        return Err(names.vol.corrupt(m.ino, "has an intended mapping outside the volume"));
+    }
+    map::load(&inode, Which::Data)?;
+    let e = Extent { off: FileBlock(m.off), start: m.start, len: m.len, unwritten: m.flags & UNWRITTEN != 0 };
+    match m.flags & 0xff {
+        MAP => map::map(tp, &inode, Which::Data, e),
+        UNMAP => {
+            let found = inode.data().data.at(m.off);
+            let Some(x) = found.filter(|x| x.end() >= e.end()) else {
+                return Err(names.vol.corrupt(m.ino, "lacks a mapping that was to be removed"));
+            };
+            map::unmap_piece(tp, &inode, Which::Data, &x, m.off, e.end()).map(|_| ())
+        }
+        _ => Err(Error::Unsupported { what: "recovering an unknown mapping intent".into() }),
+    }
+}
+
+/// Frees the inodes on the unlinked lists.
+///
+/// # Errors
+/// A list is corrupt.
+pub(super) fn free_unlinked(names: &Names) -> Result<()> {
+    for agno in (0..names.vol.geo.agcount).map(AgNumber) {
+        for bucket in 0..UNLINKED_BUCKETS {
+            // Each round takes the head off; more rounds than inodes mean a loop.
+            let mut last = NULL_AG;
+            loop {
+                let head = head_of(names, agno, bucket)?;
+                if head == NULL_AG {
+                    break;
+                }
+                let ino = names.vol.geo.ino(agno, AgIno(head));
+                if head == last {
+                    return Err(names.vol.corrupt(ino, "stays on its unlinked list"));
+                }
+                last = head;
+                let inode = names.inodes.get(ino)?;
+                if inode.core().nlink != 0 {
+                    return Err(names.vol.corrupt(ino, "is on an unlinked list but has names"));
+                }
+                names.inactivate(&inode)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn head_of(names: &Names, agno: AgNumber, bucket: usize) -> Result<u32> {
+    let g = &names.vol.geo;
+    let b = names.vol.bufs.read(&[(g.header_daddr(agno, 2), g.bb_per_sector())], uxfs_format::Kind::Agi, g)?;
+    Ok(ag::get_agi(&b).unlinked[bucket].get())
+}
+
+/// Frees blocks that a crash left staged for copy-on-write.
+///
+/// # Errors
+/// The tree is corrupt.
+pub(super) fn free_cow_leftovers(vol: &Arc<Volume>) -> Result<()> {
+    if !vol.geo.reflink() {
+        return Ok(());
+    }
+    for agno in (0..vol.geo.agcount).map(AgNumber) {
+        loop {
+            let mut tp = Trans::new_must_succeed(vol, vol.res.itruncate, vol.res.write_blocks)?;
+            let more = space::free_all_cow_staging(&mut tp, agno)?;
+            if !more {
+                break;
+            }
+            tp.commit()?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,339 @@
+//! Physical replay: what each kind of item does to the device (journal facts, III.5).
+//!
+//! Changed blocks gather in memory while transactions of one log position are replayed, and go out together: either all of
+//! them bear the new position or none.
+
+use crate::error::{Error, Result};
+use crate::trans::IntentItem;
+use crate::volume::Volume;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use uxfs_device::{DeviceRef, WriteRequest};
+use uxfs_format::bytes::{get32, get64, put32};
+use uxfs_format::inode::{self, CORE_SIZE, Core, Format, INODE_CRC, INODE_LSN, NEXT_UNLINKED, swap_for_log};
+use uxfs_format::log::{BufFormat, IcreateFormat, InodeFormat, Intent, buf_flag, ino_field, item};
+use uxfs_format::{AgIno, DiskAddr, FsBlock, Geometry, Ino, Kind, Lsn, crc};
+use uxfs_journal::{JournalError, LogGeometry, LogItem, LogState, Replay, ReplayItem, replay};
+
+/// Change of one mapping that was intended.
+#[derive(Clone, Debug)]
+pub(super) struct MapIntent {
+    pub(super) id: u64,
+    pub(super) ino: Ino,
+    pub(super) start: FsBlock,
+    pub(super) off: u64,
+    pub(super) len: u32,
+    pub(super) flags: u32,
+}
+
+/// Intents without a completion.
+#[derive(Default)]
+pub(super) struct Pending {
+    /// Freed extents and reference counts, by id, with their log position.
+    pub(super) intents: BTreeMap<u64, (Lsn, Intent)>,
+    /// Mappings.
+    pub(super) maps: BTreeMap<u64, (Lsn, MapIntent)>,
+    /// The items that hold the tail until the intents are done.
+    pub(super) items: parking_lot::Mutex<HashMap<u64, Arc<IntentItem>>>,
+}
+
+impl Pending {
+    /// Puts the intents into the AIL, so that the tail does not pass them before they are done.
+    pub(super) fn hold(&self, vol: &Arc<Volume>) {
+        let maps = self.maps.values().map(|(l, m)| (*l, Intent { kind: item::BUI, id: m.id, extents: vec![(m.start, m.len, m.flags)] }));
+        for (lsn, i) in self.intents.values().cloned().chain(maps) {
+            let id = i.id;
+            let it = IntentItem::new(vol, i);
+            let dynamic: Arc<dyn LogItem> = it.clone();
+            vol.journal.ail.insert(&dynamic, lsn);
+            self.items.lock().insert(id, it);
+        }
+    }
+}
+
+struct Player<'a> {
+    dev: &'a DeviceRef,
+    g: &'a Geometry,
+    cancelled: HashMap<(u64, u32), u32>,
+    /// Blocks changed by transactions of the current position.
+    blocks: HashMap<(u64, u32), Vec<u8>>,
+    at: Lsn,
+    pending: Pending,
+}
+
+fn malformed<T>(what: &str) -> Result<T> {
+    Err(Error::Io { at: DiskAddr(0), error: std::io::Error::other(format!("log: an item is malformed: {what}")) })
+}
+
+impl Player<'_> {
+    fn block(&mut self, at: DiskAddr, bbs: u32) -> Result<&mut Vec<u8>> {
+        let end = (at.0 + u64::from(bbs)).saturating_mul(512);
+        if bbs == 0 || bbs > 256 || end > self.g.dblocks.saturating_mul(u64::from(self.g.blocksize)) {
+            return malformed("it lies outside the volume");
+        }
+        match self.blocks.entry((at.0, bbs)) {
+            std::collections::hash_map::Entry::Occupied(e) => Ok(e.into_mut()),
+            std::collections::hash_map::Entry::Vacant(e) => {
+                let mut b = vec![0; bbs as usize * 512];
+                self.dev.read(at.0 * 512, &mut b)?;
+                Ok(e.insert(b))
+            }
+        }
+    }
+
+    /// Writes what gathered, in order of place.
+    fn flush(&mut self) -> Result<()> {
+        let mut all: Vec<_> = self.blocks.drain().collect();
+        all.sort_by_key(|b| b.0);
+        for ((at, _), b) in &mut all {
+            if let Some(k) = Kind::sniff(b).filter(|k| *k != Kind::Inode) {
+                k.stamp(b, None);
+            }
+            let _ = at;
+        }
+        let reqs: Vec<WriteRequest<'_>> = all.iter().map(|((at, _), b)| WriteRequest { offset: at * 512, data: b }).collect();
+        Ok(self.dev.write_many(&reqs)?)
+    }
+
+    fn is_cancelled(&self, at: DiskAddr, bbs: u32) -> bool {
+        self.cancelled.get(&(at.0, bbs)).is_some_and(|n| *n > 0)
+    }
+
+    fn buffer(&mut self, it: &ReplayItem, lsn: Lsn) -> Result<()> {
+        let Some(f) = BufFormat::parse(&it.regions[0]) else { return malformed("buffer format") };
+        let bbs = u32::from(f.bbs);
+        if f.flags & buf_flag::CANCEL != 0 {
+            if let Some(n) = self.cancelled.get_mut(&(f.daddr.0, bbs)) {
+                *n = n.saturating_sub(1);
+            }
+            return Ok(());
+        }
+        if self.is_cancelled(f.daddr, bbs) {
+            return Ok(());
+        }
+        if f.flags & buf_flag::DQUOT != 0 {
+            return Err(Error::Unsupported { what: "recovering quota records".into() });
+        }
+        let runs = f.runs();
+        if runs.len() + 1 > it.regions.len() {
+            return malformed("a buffer has fewer regions than its map says");
+        }
+        if f.flags & buf_flag::INODE_BUF != 0 {
+            return self.inode_buffer(&f, &runs, it);
+        }
+        let g = self.g.clone();
+        let b = self.block(f.daddr, bbs)?;
+        if let Some(k) = Kind::sniff(b)
+            && k.uuid_matches(b, &g)
+            && k.lsn(b).is_some_and(|l| l >= lsn && l.0 != u64::MAX)
+        {
+            return Ok(());
+        }
+        for ((c, n), region) in runs.iter().zip(&it.regions[1..]) {
+            let (from, len) = (c * 128, n * 128);
+            if region.len() < len || from + len > b.len() {
+                return malformed("a buffer's region does not fit");
+            }
+            b[from..from + len].copy_from_slice(&region[..len]);
+        }
+        if let Some(k) = Kind::sniff(b).filter(|k| *k != Kind::Inode) {
+            k.stamp(b, Some(lsn));
+        }
+        Ok(())
+    }
+
+    /// Of an inode cluster only the next-unlinked fields count.
+    fn inode_buffer(&mut self, f: &BufFormat, runs: &[(usize, usize)], it: &ReplayItem) -> Result<()> {
+        let isize = self.g.inodesize as usize;
+        let b = self.block(f.daddr, u32::from(f.bbs))?;
+        for slot in 0..b.len() / isize {
+            let at = slot * isize + NEXT_UNLINKED;
+            let hit = runs.iter().zip(&it.regions[1..]).find(|((c, n), _)| c * 128 <= at && at + 4 <= (c + n) * 128);
+            let Some(((c, _), region)) = hit else { continue };
+            let next = get32(region, at - c * 128);
+            if next == 0 {
+                return malformed("a next-unlinked field is 0");
+            }
+            put32(b, at, next);
+            crc::stamp(&mut b[slot * isize..(slot + 1) * isize], INODE_CRC);
+        }
+        Ok(())
+    }
+
+    fn icreate(&mut self, it: &ReplayItem) -> Result<()> {
+        let Some(f) = IcreateFormat::parse(&it.regions[0]) else { return malformed("inode chunk") };
+        let g = self.g.clone();
+        let first = g.fsb(f.agno, f.agbno);
+        if f.isize != g.inodesize || f.len == 0 || f.len > 64 || !g.valid_fsb(first, f.len) || f.count != f.len << g.inopblog {
+            return malformed("an inode chunk does not fit the volume");
+        }
+        let cb = g.cluster_blocks().min(f.len);
+        let bbs = cb * g.bb_per_block();
+        let clusters: Vec<u32> = (0..f.len).step_by(cb as usize).collect();
+        let at = |c: u32| g.ag_daddr(f.agno, uxfs_format::AgBlock(f.agbno.0 + c));
+        if clusters.iter().any(|c| self.is_cancelled(at(*c), bbs)) {
+            return Ok(());
+        }
+        for c in clusters {
+            let ino0 = g.agbno_agino(uxfs_format::AgBlock(f.agbno.0 + c)).0;
+            let b = self.block(at(c), bbs)?;
+            for (i, d) in b.chunks_exact_mut(g.inodesize as usize).enumerate() {
+                inode::init_free(d, g.ino(f.agno, AgIno(ino0 + i as u32)), f.generation, &g);
+            }
+        }
+        Ok(())
+    }
+
+    fn inode(&mut self, it: &ReplayItem, lsn: Lsn) -> Result<()> {
+        let (Some(f), Some(core)) = (InodeFormat::parse(&it.regions[0]), it.regions.get(1)) else {
+            return malformed("inode format");
+        };
+        if self.is_cancelled(f.daddr, f.bbs) {
+            return Ok(());
+        }
+        if core.len() < CORE_SIZE {
+            return malformed("an inode's core is cut short");
+        }
+        let isize = self.g.inodesize as usize;
+        let g = self.g.clone();
+        let cluster = self.block(f.daddr, f.bbs)?;
+        let offset = f.offset as usize;
+        let Some(home) = cluster.get_mut(offset..offset + isize) else { return malformed("an inode lies outside its cluster") };
+        if uxfs_format::bytes::get16(home, 0) == inode::INODE_MAGIC
+            && get64(home, INODE_LSN) > lsn.0
+            && get64(home, 160) == get64(&g.meta_uuid, 0)
+        {
+            return Ok(());
+        }
+        let mut be = core[..CORE_SIZE].to_vec();
+        // The form of times and counters hangs on flags2, which is host-endian here.
+        let flags2 = get64(&be, 120).swap_bytes();
+        swap_for_log(&mut be, flags2);
+        let new = Core::decode(&be);
+        if get64(&be, 152) != f.ino.0 || uxfs_format::bytes::get16(&be, 0) != inode::INODE_MAGIC {
+            return malformed("an inode's core is another's");
+        }
+        let next = get32(home, NEXT_UNLINKED);
+        let dsize = new.data_fork_size(&g);
+        if usize::from(new.forkoff) * 8 >= g.literal_area() {
+            return malformed("an inode's attribute fork lies outside");
+        }
+        home[..CORE_SIZE].copy_from_slice(&be);
+        put32(home, NEXT_UNLINKED, next);
+        home[INODE_LSN..INODE_LSN + 8].copy_from_slice(&lsn.0.to_be_bytes());
+        home[160..176].copy_from_slice(&g.meta_uuid);
+        let mut regions = it.regions[2..].iter();
+        let put = |home: &mut [u8], at: usize, size: usize, region: Option<&Vec<u8>>| -> Result<()> {
+            let Some(r) = region else { return malformed("an inode has fewer regions than it says") };
+            let n = r.len().min(size);
+            home[at..at + size].fill(0);
+            home[at..at + n].copy_from_slice(&r[..n]);
+            Ok(())
+        };
+        if f.fields & (ino_field::DDATA | ino_field::DEXT | ino_field::DBROOT) != 0 {
+            put(home, CORE_SIZE, dsize, regions.next())?;
+        } else if f.fields & ino_field::DEV != 0 {
+            home[CORE_SIZE..CORE_SIZE + 4].copy_from_slice(&f.rdev.to_be_bytes());
+        }
+        if f.fields & (ino_field::ADATA | ino_field::AEXT | ino_field::ABROOT) != 0 {
+            put(home, CORE_SIZE + dsize, g.literal_area() - dsize, regions.next())?;
+        }
+        crc::stamp(home, INODE_CRC);
+        let owners = f.fields & (ino_field::DOWNER | ino_field::AOWNER) != 0;
+        if owners && (new.format == Format::Btree || new.aformat == Format::Btree) {
+            return Err(Error::Unsupported { what: "recovering an exchange of extent trees".into() });
+        }
+        Ok(())
+    }
+
+    fn map_intent(&mut self, it: &ReplayItem, lsn: Lsn) -> Result<()> {
+        let b = &it.regions[0];
+        let le = |at: usize| get64(b, at).swap_bytes();
+        let le32 = |at: usize| get32(b, at).swap_bytes();
+        if b.len() < 48 || le32(4) != 1 {
+            return malformed("mapping intent");
+        }
+        let m = MapIntent { id: le(8), ino: Ino(le(16)), start: FsBlock(le(24)), off: le(32), len: le32(40), flags: le32(44) };
+        self.pending.maps.insert(m.id, (lsn, m));
+        Ok(())
+    }
+
+    fn other(&mut self, it: &ReplayItem, lsn: Lsn) -> Result<()> {
+        let id = || get64(&it.regions[0], 8).swap_bytes();
+        match it.kind() {
+            item::INODE => self.inode(it, lsn),
+            item::EFI | item::CUI => match Intent::parse(&it.regions[0]) {
+                Some(i) => {
+                    self.pending.intents.insert(i.id, (lsn, i));
+                    Ok(())
+                }
+                None => malformed("intent"),
+            },
+            item::EFD | item::CUD => {
+                self.pending.intents.remove(&id());
+                Ok(())
+            }
+            item::BUI => self.map_intent(it, lsn),
+            item::BUD => {
+                self.pending.maps.remove(&id());
+                Ok(())
+            }
+            item::QUOTAOFF => Ok(()),
+            k => Err(Error::Unsupported { what: format!("recovering log items of type {} ({k:#x})", item::name(k)) }),
+        }
+    }
+}
+
+impl Replay for Player<'_> {
+    type Error = Error;
+
+    fn transaction(&mut self, pass: u8, lsn: Lsn, items: &[ReplayItem]) -> Result<()> {
+        if items.iter().any(|i| i.regions.is_empty()) {
+            return malformed("it has no region");
+        }
+        if pass == 1 {
+            for f in items.iter().filter(|i| i.kind() == item::BUF).filter_map(|i| BufFormat::parse(&i.regions[0])) {
+                if f.flags & buf_flag::CANCEL != 0 {
+                    *self.cancelled.entry((f.daddr.0, u32::from(f.bbs))).or_default() += 1;
+                }
+            }
+            return Ok(());
+        }
+        if lsn != self.at {
+            self.flush()?;
+            self.at = lsn;
+        }
+        // Plain buffers and new chunks first, then inodes and intents, then next-unlinked fields, then cancellations.
+        let rank = |i: &ReplayItem| match (i.kind(), BufFormat::parse(&i.regions[0])) {
+            (item::BUF, Some(f)) if f.flags & buf_flag::CANCEL != 0 => 3,
+            (item::BUF, Some(f)) if f.flags & buf_flag::INODE_BUF != 0 => 2,
+            (item::BUF | item::ICREATE, _) => 0,
+            _ => 1,
+        };
+        let mut order: Vec<&ReplayItem> = items.iter().collect();
+        order.sort_by_key(|i| rank(i));
+        for i in order {
+            match i.kind() {
+                item::BUF => self.buffer(i, lsn)?,
+                item::ICREATE => self.icreate(i)?,
+                _ => self.other(i, lsn)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Replays a dirty log onto `dev`. Returns the intents that are left to be finished.
+///
+/// # Crash
+/// Replay begins anew: what was written already bears its log position and is skipped, or is written again the same.
+///
+/// # Errors
+/// The device's; the log is corrupt, or holds what is not supported.
+pub(super) fn run(dev: &DeviceRef, geo: &LogGeometry, state: &LogState, g: &Geometry) -> Result<Pending> {
+    let mut p = Player { dev, g, cancelled: HashMap::new(), blocks: HashMap::new(), at: Lsn(0), pending: Pending::default() };
+    replay(dev.as_ref(), geo, state, &mut p)?;
+    p.flush()?;
+    dev.flush().map_err(JournalError::Io)?;
+    Ok(p.pending)
+}

@@ -1,0 +1,83 @@
+//! The superblock while the volume is open: counters in, counters out, and the bits that its use sets.
+
+use crate::error::Result;
+use crate::trans::{Buf, Trans};
+use crate::volume::Volume;
+use std::sync::Arc;
+use uxfs_format::ag::{Agf, Agi};
+use uxfs_format::superblock::{Superblock, version};
+use uxfs_format::{AgNumber, DiskAddr, Kind};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Blocks a group keeps for its free list and its trees: AGFL reserve, and room for the trees to grow in a link that has
+/// reserved nothing.
+const KEPT_PER_GROUP: u64 = 24;
+
+/// Fills the counters: from the superblock after a clean unmount, from the groups' headers after a crash.
+///
+/// # Errors
+/// The device's; a header is corrupt.
+pub(super) fn load_counters(vol: &Arc<Volume>, sb: &Superblock, dirty: bool) -> Result<()> {
+    let g = &vol.geo;
+    let aside = KEPT_PER_GROUP * u64::from(g.agcount);
+    if !dirty {
+        vol.counters.set(sb.fdblocks.get(), sb.icount.get(), sb.ifree.get(), aside);
+        return Ok(());
+    }
+    let (mut free, mut icount, mut ifree) = (0u64, 0u64, 0u64);
+    for agno in (0..g.agcount).map(AgNumber) {
+        let bbs = g.bb_per_sector();
+        let b = vol.bufs.read(&[(g.header_daddr(agno, 1), bbs)], Kind::Agf, g)?;
+        if let Ok((a, _)) = Agf::read_from_prefix(&b.data()) {
+            free += u64::from(a.freeblks.get()) + u64::from(a.flcount.get()) + u64::from(a.btreeblks.get());
+        }
+        let b = vol.bufs.read(&[(g.header_daddr(agno, 2), bbs)], Kind::Agi, g)?;
+        if let Ok((a, _)) = Agi::read_from_prefix(&b.data()) {
+            icount += u64::from(a.count.get());
+            ifree += u64::from(a.freecount.get());
+        }
+    }
+    vol.counters.set(free, icount, ifree, aside);
+    Ok(())
+}
+
+fn change(vol: &Arc<Volume>, f: impl FnOnce(&mut Superblock)) -> Result<()> {
+    let mut tp = Trans::new_must_succeed(vol, vol.res.sb, 0)?;
+    let b: Buf = tp.read_buf(DiskAddr(0), vol.geo.bb_per_sector(), Kind::Superblock)?;
+    let bytes = b.data().clone();
+    if let Ok((mut sb, _)) = Superblock::read_from_prefix(&bytes) {
+        f(&mut sb);
+        b.data_mut()[..size_of::<Superblock>()].copy_from_slice(sb.as_bytes());
+        tp.log(&b, 0, size_of::<Superblock>());
+    }
+    tp.commit().map(|_| ())
+}
+
+/// Sets what a kernel sets on its first write: attributes are used, and quota is not counted while we write.
+///
+/// # Errors
+/// The volume is shut down.
+pub(super) fn note_features(vol: &Arc<Volume>, sb: &Superblock) -> Result<()> {
+    let attr = sb.versionnum.get() & version::ATTR == 0;
+    if vol.read_only || (!attr && sb.qflags.get() == 0) {
+        return Ok(());
+    }
+    change(vol, |sb| {
+        sb.versionnum.set(sb.versionnum.get() | version::ATTR);
+        sb.qflags.set(0);
+    })?;
+    Ok(vol.journal.force_all()?)
+}
+
+/// Writes the counters into the superblock; nothing else runs any more.
+///
+/// # Errors
+/// The volume is shut down.
+pub(super) fn write_counters(vol: &Arc<Volume>) -> Result<()> {
+    let (free, icount, ifree) = vol.counters.for_superblock();
+    change(vol, |sb| {
+        sb.fdblocks.set(free);
+        sb.icount.set(icount);
+        sb.ifree.set(ifree);
+    })
+}

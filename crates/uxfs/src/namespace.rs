@@ -1,0 +1,556 @@
+//! Names: lookup, create, link, unlink, rename; one transaction each. And the end of an inode's life.
+//!
+//! Inodes are locked in the order of their numbers; a transaction's reservation is made before any is locked. AGIs are
+//! locked before AGFs, so a rename over a file takes that file's AGI before it touches a directory.
+
+use crate::ag;
+use crate::attr;
+use crate::da::{Reader, Source};
+use crate::dir;
+use crate::error::{Error, Result};
+use crate::file::{self, Files};
+use crate::inode::{self, Exclusive, Fork, Inode, Inodes, Which};
+use crate::map;
+use crate::trans::Trans;
+use crate::volume::Volume;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use uxfs_format::dir::ftype::of_mode;
+use uxfs_format::inode::{Core, Format, flag, flag2, mode};
+use uxfs_format::log::ino_field;
+use uxfs_format::superblock::incompat;
+use uxfs_format::symlink::{self, MAX_TARGET, REMOTE_HEADER, SYMLINK_MAGIC};
+use uxfs_format::{DiskAddr, Ino, Kind, Lsn, NULL_AG};
+
+/// Most links of an inode.
+const MAX_LINKS: u32 = i32::MAX as u32;
+/// Directories above one, before a walk upwards is given up as a loop.
+const MAX_DEPTH: usize = 100_000;
+
+/// What the operations on names need.
+pub struct Names {
+    /// The volume.
+    pub vol: Arc<Volume>,
+    /// The inode cache.
+    pub inodes: Arc<Inodes>,
+    /// The file cache.
+    pub files: Arc<Files>,
+    /// Held while a directory changes its parent, so that two renames cannot tie a loop.
+    rename: Mutex<()>,
+}
+
+/// What a new inode gets.
+#[derive(Clone, Copy, Debug)]
+pub struct NewInode {
+    /// Type and permission bits.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number as on disk, for devices.
+    pub rdev: u32,
+}
+
+impl Names {
+    /// Operations on the names of a volume.
+    pub fn new(vol: Arc<Volume>, inodes: Arc<Inodes>, files: Arc<Files>) -> Names {
+        Names { vol, inodes, files, rename: Mutex::default() }
+    }
+
+    /// Locks several inodes in the order of their numbers; the same one only once.
+    fn lock(&self, mut list: Vec<&Arc<Inode>>) -> Vec<Exclusive> {
+        list.sort_by_key(|i| i.ino);
+        list.dedup_by_key(|i| i.ino);
+        list.into_iter().map(|i| i.lock()).collect()
+    }
+
+    /// Finds a name.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`]; the directory is corrupt.
+    pub fn lookup(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Arc<Inode>> {
+        if name.len() > uxfs_format::dir::MAX_NAME {
+            return Err(Error::NameTooLong);
+        }
+        let found = {
+            let _d = dir.lock_shared();
+            dir::lookup(&mut Reader(&self.vol), dir, name)?
+        };
+        let f = found.ok_or(Error::NotFound)?;
+        match self.inodes.get(f.ino) {
+            Err(Error::Stale) => {
+                // Unlinked since the look, or an entry that leads to a free inode.
+                let _d = dir.lock_shared();
+                match dir::lookup(&mut Reader(&self.vol), dir, name)? {
+                    Some(g) if g == f => Err(self.vol.corrupt(dir.ino, "has an entry that leads to a free inode")),
+                    _ => Err(Error::NotFound),
+                }
+            }
+            r => r,
+        }
+    }
+
+    /// Checks that a directory may get a name.
+    fn check_new(&self, dir: &Arc<Inode>, tp: &mut Trans, name: &[u8]) -> Result<()> {
+        if dir.data().core.nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        if dir::lookup(tp, dir, name)?.is_some() { Err(Error::Exists) } else { Ok(()) }
+    }
+
+    fn touch_dir(&self, tp: &mut Trans, dir: &Arc<Inode>) -> Result<()> {
+        let now = self.vol.now();
+        {
+            let mut d = dir.data();
+            d.core.mtime = now;
+            d.core.ctime = now;
+        }
+        dir.log(tp, 0)
+    }
+
+    /// Fills a new inode in; it is locked.
+    fn init_inode(&self, inode: &Arc<Inode>, dir: &Core, new: &NewInode) {
+        let now = self.vol.now();
+        let g = &self.vol.geo;
+        let setgid = dir.mode & 0o2000 != 0;
+        let is_dir = new.mode & mode::FMT == mode::DIR;
+        inode.revive();
+        let mut d = inode.data();
+        d.core = Core {
+            mode: new.mode | if setgid && is_dir { 0o2000 } else { 0 },
+            uid: new.uid,
+            gid: if setgid { dir.gid } else { new.gid },
+            nlink: if is_dir { 2 } else { 1 },
+            projid: if dir.flags & flag::PROJINHERIT != 0 { dir.projid } else { 0 },
+            flags: if is_dir { dir.flags & (flag::PROJINHERIT | flag::EXTSZINHERIT) } else { 0 },
+            extsize: if is_dir && dir.flags & flag::EXTSZINHERIT != 0 { dir.extsize } else { 0 },
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: now,
+            forkoff: attr::DEFAULT_FORKOFF,
+            aformat: Format::Extents,
+            generation: self.vol.chance.next_u64() as u32,
+            next_unlinked: NULL_AG,
+            changecount: 1,
+            flags2: if g.has(incompat::BIGTIME) { flag2::BIGTIME } else { 0 } | if g.has(incompat::NREXT64) { flag2::NREXT64 } else { 0 },
+            ino: inode.ino,
+            lsn: d.core.lsn,
+            ..Core::default()
+        };
+        d.attr = Fork { loaded: true, ..Fork::default() };
+        d.data = Fork { loaded: true, ..Fork::default() };
+        match new.mode & mode::FMT {
+            mode::REG => d.core.format = Format::Extents,
+            mode::DIR | mode::LNK => d.core.format = Format::Local,
+            _ => {
+                d.core.format = Format::Dev;
+                d.data.local = new.rdev.to_be_bytes().to_vec();
+            }
+        }
+    }
+
+    /// Makes a file, directory, device, pipe or socket.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], `NoSpace`, the name is not allowed.
+    pub fn create(&self, dir: &Arc<Inode>, name: &[u8], new: NewInode) -> Result<Arc<Inode>> {
+        dir::check_name(name)?;
+        let is_dir = new.mode & mode::FMT == mode::DIR;
+        let r = &self.vol.res;
+        let res = if is_dir { r.mkdir } else { r.create };
+        let mut tp = Trans::new(&self.vol, res, r.ialloc_blocks + r.dir_enter_blocks)?;
+        let _d = dir.lock();
+        self.check_new(dir, &mut tp, name)?;
+        let core = dir.core();
+        if is_dir && core.nlink >= MAX_LINKS {
+            return Err(Error::TooManyLinks);
+        }
+        let inode = inode::dialloc(&mut tp, &self.inodes, dir.ino, is_dir)?;
+        let _i = inode.lock();
+        self.init_inode(&inode, &core, &new);
+        file::begin(&self.files, &inode);
+        inode.log(&mut tp, ino_field::DFORK | ino_field::AEXT)?;
+        if is_dir {
+            dir::init(&mut tp, &inode, dir.ino)?;
+            dir.data().core.nlink += 1;
+        }
+        dir::add(&mut tp, dir, name, inode.ino, of_mode(new.mode))?;
+        self.touch_dir(&mut tp, dir)?;
+        tp.commit()?;
+        Ok(inode)
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// As [`Names::create`]; a target longer than 1024 bytes or empty.
+    pub fn symlink(&self, dir: &Arc<Inode>, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Arc<Inode>> {
+        dir::check_name(name)?;
+        if target.len() >= MAX_TARGET {
+            return Err(Error::NameTooLong);
+        }
+        if target.is_empty() {
+            return Err(Error::NotFound);
+        }
+        let g = &self.vol.geo;
+        let payload = g.blocksize as usize - REMOTE_HEADER;
+        let blocks = target.len().div_ceil(payload) as u32;
+        let r = &self.vol.res;
+        let mut tp = Trans::new(&self.vol, r.symlink, r.ialloc_blocks + r.dir_enter_blocks + blocks)?;
+        let _d = dir.lock();
+        self.check_new(dir, &mut tp, name)?;
+        let inode = inode::dialloc(&mut tp, &self.inodes, dir.ino, false)?;
+        let _i = inode.lock();
+        self.init_inode(&inode, &dir.core(), &NewInode { mode: mode::LNK | 0o777, uid, gid, rdev: 0 });
+        let inline = target.len() <= inode.data().core.data_fork_size(g);
+        inode.data().core.size = target.len() as u64;
+        if inline {
+            inode.data().data.local = target.to_vec();
+            inode.log(&mut tp, ino_field::DDATA | ino_field::AEXT)?;
+        } else {
+            inode.data().core.format = Format::Extents;
+            inode.log(&mut tp, ino_field::DEXT | ino_field::AEXT)?;
+            for (i, part) in target.chunks(payload).enumerate() {
+                let e = map::grow_fork(&mut tp, &inode, Which::Data, i as u64, 1)?;
+                let at = g.fsb_daddr(e.at(i as u64));
+                let b = tp.get_buf(&[(at, g.bb_per_block())], Kind::Symlink);
+                {
+                    let mut d = b.data_mut();
+                    symlink::init(&mut d, SYMLINK_MAGIC, (i * payload) as u32, part.len() as u32, inode.ino, at, Lsn(0), g);
+                    d[REMOTE_HEADER..REMOTE_HEADER + part.len()].copy_from_slice(part);
+                }
+                tp.log_all(&b);
+            }
+        }
+        dir::add(&mut tp, dir, name, inode.ino, of_mode(mode::LNK))?;
+        self.touch_dir(&mut tp, dir)?;
+        tp.commit()?;
+        Ok(inode)
+    }
+
+    /// Reads a symbolic link's target.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for what is no symbolic link; it is corrupt.
+    pub fn readlink(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
+        let _i = inode.lock_shared();
+        let (core, local) = {
+            let d = inode.data();
+            (d.core.clone(), d.data.local.clone())
+        };
+        if core.kind() != mode::LNK {
+            return Err(Error::Invalid { what: "this is no symbolic link" });
+        }
+        if core.format == Format::Local {
+            return Ok(local);
+        }
+        let mut out = Vec::new();
+        let mut src = Reader(&self.vol);
+        let mut off = 0;
+        while (out.len() as u64) < core.size {
+            let (at, n) = self.symlink_block(inode, off)?;
+            let b = src.block(&[(at, n)], Kind::Symlink)?;
+            let d = b.data();
+            let bytes = uxfs_format::bytes::get32(&d, 8) as usize;
+            if uxfs_format::bytes::get64(&d, 32) != inode.ino.0 || out.len() as u64 + bytes as u64 > core.size {
+                return Err(self.vol.corrupt(inode.ino, "has a link target in another's block"));
+            }
+            out.extend_from_slice(&d[REMOTE_HEADER..REMOTE_HEADER + bytes]);
+            off += 1;
+        }
+        Ok(out)
+    }
+
+    fn symlink_block(&self, inode: &Inode, off: u64) -> Result<(DiskAddr, u32)> {
+        let e = inode.data().data.at(off);
+        let e = e.ok_or_else(|| self.vol.corrupt(inode.ino, "has a link target that is not mapped"))?;
+        Ok((self.vol.geo.fsb_daddr(e.at(off)), self.vol.geo.bb_per_block()))
+    }
+
+    /// Gives an inode another name.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] for a directory; [`Error::Exists`], [`Error::TooManyLinks`], `NoSpace`.
+    pub fn link(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        dir::check_name(name)?;
+        if inode.core().kind() == mode::DIR {
+            return Err(Error::NotPermitted);
+        }
+        let r = &self.vol.res;
+        let mut tp = Trans::new(&self.vol, r.link, r.dir_enter_blocks)?;
+        let _l = self.lock(vec![inode, dir]);
+        self.check_new(dir, &mut tp, name)?;
+        let core = inode.core();
+        if core.nlink >= MAX_LINKS {
+            return Err(Error::TooManyLinks);
+        }
+        if core.nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        dir::add(&mut tp, dir, name, inode.ino, of_mode(core.mode))?;
+        let now = self.vol.now();
+        {
+            let mut d = inode.data();
+            d.core.nlink += 1;
+            d.core.ctime = now;
+        }
+        inode.log(&mut tp, 0)?;
+        self.touch_dir(&mut tp, dir)?;
+        tp.commit().map(|_| ())
+    }
+
+    /// Takes a link off an inode; the last one puts it on the unlinked list.
+    fn drop_link(&self, tp: &mut Trans, inode: &Arc<Inode>, links: u32) -> Result<()> {
+        let now = self.vol.now();
+        let left = {
+            let mut d = inode.data();
+            d.core.ctime = now;
+            d.core.nlink = d.core.nlink.saturating_sub(links);
+            d.core.nlink
+        };
+        inode.log(tp, 0)?;
+        if left == 0 { inode::unlinked_add(tp, inode) } else { Ok(()) }
+    }
+
+    /// Removes a name: of a directory if `rmdir`, of something else if not.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDirectory`], [`Error::NotDirectory`], [`Error::NotEmpty`].
+    pub fn unlink(&self, dir: &Arc<Inode>, name: &[u8], rmdir: bool) -> Result<()> {
+        if name == b"." || name == b".." {
+            return Err(Error::Invalid { what: "dot entries cannot be removed" });
+        }
+        self.vol.check_writable()?;
+        loop {
+            let inode = self.lookup(dir, name)?;
+            match (inode.core().kind() == mode::DIR, rmdir) {
+                (true, false) => return Err(Error::IsDirectory),
+                (false, true) => return Err(Error::NotDirectory),
+                _ => {}
+            }
+            let r = &self.vol.res;
+            let mut tp = Trans::new_must_succeed(&self.vol, r.remove, r.dir_remove_blocks)?;
+            let held = self.lock(vec![&inode, dir]);
+            if dir::lookup(&mut tp, dir, name)?.is_none_or(|f| f.ino != inode.ino) {
+                continue;
+            }
+            if rmdir && !dir::is_empty(&inode)? {
+                return Err(Error::NotEmpty);
+            }
+            if rmdir {
+                let mut d = dir.data();
+                d.core.nlink = d.core.nlink.saturating_sub(1);
+            }
+            dir::remove(&mut tp, dir, name)?;
+            self.touch_dir(&mut tp, dir)?;
+            self.drop_link(&mut tp, &inode, if rmdir { 2 } else { 1 })?;
+            tp.commit()?;
+            drop(held);
+            return self.release_if_gone(&inode);
+        }
+    }
+
+    /// True if `above` is `dir` or a directory above it.
+    fn is_above(&self, above: Ino, dir: &Arc<Inode>) -> Result<bool> {
+        let mut at = dir.clone();
+        for _ in 0..MAX_DEPTH {
+            if at.ino == above {
+                return Ok(true);
+            }
+            if at.ino == self.vol.geo.rootino {
+                return Ok(false);
+            }
+            at = self.lookup(&at, b"..")?;
+        }
+        Err(self.vol.corrupt(dir.ino, "has a loop of directories above it"))
+    }
+
+    /// Moves a name, over another one if that is there and `replace`.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] without `replace`; [`Error::Invalid`] for a directory into itself; as [`Names::unlink`] for what
+    /// is replaced.
+    pub fn rename(&self, odir: &Arc<Inode>, oname: &[u8], ndir: &Arc<Inode>, nname: &[u8], replace: bool) -> Result<()> {
+        dir::check_name(oname)?;
+        dir::check_name(nname)?;
+        self.vol.check_writable()?;
+        let _one = (odir.ino != ndir.ino).then(|| self.rename.lock());
+        loop {
+            let src = self.lookup(odir, oname)?;
+            let target = match self.lookup(ndir, nname) {
+                Ok(t) => Some(t),
+                Err(Error::NotFound) => None,
+                Err(e) => return Err(e),
+            };
+            let is_dir = src.core().kind() == mode::DIR;
+            if let Some(t) = &target {
+                if !replace {
+                    return Err(Error::Exists);
+                }
+                if t.ino == src.ino {
+                    return Ok(());
+                }
+                match (is_dir, t.core().kind() == mode::DIR) {
+                    (true, false) => return Err(Error::NotDirectory),
+                    (false, true) => return Err(Error::IsDirectory),
+                    _ => {}
+                }
+            }
+            if is_dir && odir.ino != ndir.ino && self.is_above(src.ino, ndir)? {
+                return Err(Error::Invalid { what: "a directory cannot be moved into itself" });
+            }
+            let r = &self.vol.res;
+            let mut tp = match Trans::new(&self.vol, r.rename, r.dir_enter_blocks + r.dir_remove_blocks) {
+                Err(Error::NoSpace) if target.is_some() => Trans::new_must_succeed(&self.vol, r.rename, r.dir_enter_blocks)?,
+                t => t?,
+            };
+            let mut all = vec![odir, ndir, &src];
+            all.extend(target.as_ref());
+            let held = self.lock(all);
+            let now_src = dir::lookup(&mut tp, odir, oname)?.map(|f| f.ino);
+            let now_target = dir::lookup(&mut tp, ndir, nname)?.map(|f| f.ino);
+            if now_src != Some(src.ino) || now_target != target.as_ref().map(|t| t.ino) {
+                continue;
+            }
+            self.rename_locked(tp, (odir, oname), (ndir, nname), &src, target.as_ref(), is_dir)?;
+            drop(held);
+            return target.map_or(Ok(()), |t| self.release_if_gone(&t));
+        }
+    }
+
+    fn rename_locked(
+        &self,
+        mut trans: Trans,
+        (odir, oname): (&Arc<Inode>, &[u8]),
+        (ndir, nname): (&Arc<Inode>, &[u8]),
+        src: &Arc<Inode>,
+        target: Option<&Arc<Inode>>,
+        is_dir: bool,
+    ) -> Result<()> {
+        let tp = &mut trans;
+        let ftype = of_mode(src.core().mode);
+        if ndir.data().core.nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        match target {
+            Some(t) => {
+                if is_dir && !dir::is_empty(t)? {
+                    return Err(Error::NotEmpty);
+                }
+                // Its AGI comes before any AGF that a directory may need.
+                let agno = self.vol.geo.ino_agno(t.ino);
+                ag::agi(tp, agno)?;
+                dir::replace(tp, ndir, nname, src.ino, ftype)?;
+                self.drop_link(tp, t, if is_dir { 2 } else { 1 })?;
+                if is_dir {
+                    let mut d = ndir.data();
+                    d.core.nlink = d.core.nlink.saturating_sub(1);
+                }
+            }
+            None => dir::add(tp, ndir, nname, src.ino, ftype)?,
+        }
+        if is_dir && odir.ino != ndir.ino {
+            dir::replace(tp, src, b"..", ndir.ino, 2)?;
+            let mut d = odir.data();
+            d.core.nlink = d.core.nlink.saturating_sub(1);
+            drop(d);
+            ndir.data().core.nlink += 1;
+        }
+        dir::remove(tp, odir, oname)?;
+        self.touch_dir(tp, odir)?;
+        if odir.ino != ndir.ino {
+            self.touch_dir(tp, ndir)?;
+        }
+        let now = self.vol.now();
+        src.data().core.ctime = now;
+        src.log(tp, 0)?;
+        trans.commit().map(|_| ())
+    }
+
+    /// Frees an inode that has no name and that nobody refers to.
+    ///
+    /// # Errors
+    /// It is corrupt, or the volume is shut down.
+    pub fn release_if_gone(&self, inode: &Arc<Inode>) -> Result<()> {
+        let gone = {
+            let _i = inode.lock();
+            let core = inode.core();
+            core.nlink == 0 && core.mode != 0 && inode.refs.load(Ordering::Acquire) == 0
+        };
+        if gone && !self.vol.read_only { self.inactivate(inode) } else { Ok(()) }
+    }
+
+    /// Frees what an unlinked inode holds, then the inode.
+    ///
+    /// # Crash
+    /// It stays on the unlinked list until the last transaction, so recovery goes on where this stopped.
+    ///
+    /// # Errors
+    /// It is corrupt, or the volume is shut down.
+    pub fn inactivate(&self, inode: &Arc<Inode>) -> Result<()> {
+        file::forget(&self.files, inode);
+        let _i = inode.lock();
+        let core = inode.core();
+        if core.mode == 0 || core.nlink > 0 {
+            return Ok(());
+        }
+        if matches!(core.format, Format::Extents | Format::Btree) {
+            self.free_data(inode, &core)?;
+        }
+        attr::inactivate(inode)?;
+        let r = &self.vol.res;
+        let mut tp = Trans::new_must_succeed(&self.vol, r.ifree, r.ialloc_blocks)?;
+        inode::unlinked_remove(&mut tp, inode)?;
+        inode::difree(&mut tp, &self.inodes, inode)?;
+        {
+            let mut d = inode.data();
+            d.core = Core {
+                ino: inode.ino,
+                generation: core.generation.wrapping_add(1),
+                next_unlinked: NULL_AG,
+                changecount: d.core.changecount,
+                flags2: core.flags2 & (flag2::BIGTIME | flag2::NREXT64),
+                lsn: d.core.lsn,
+                ctime: core.ctime,
+                mtime: core.mtime,
+                ..Core::default()
+            };
+            d.data = Fork { loaded: true, ..Fork::default() };
+            d.attr = Fork { loaded: true, ..Fork::default() };
+        }
+        inode.log(&mut tp, ino_field::DEXT)?;
+        tp.commit().map(|_| ())
+    }
+
+    fn free_data(&self, inode: &Arc<Inode>, core: &Core) -> Result<()> {
+        map::load(inode, Which::Data)?;
+        let r = &self.vol.res;
+        let mut tp = Trans::new_must_succeed(&self.vol, r.itruncate, r.write_blocks)?;
+        if core.kind() != mode::REG {
+            self.invalidate_blocks(&mut tp, inode, core)?;
+        } else {
+            inode.data().core.size = 0;
+        }
+        inode.log(&mut tp, 0)?;
+        file::free_behind(&mut tp, inode, 0)?;
+        tp.commit().map(|_| ())
+    }
+
+    /// Blocks of a directory or link may be in the log: their images must not come back over whatever is there next.
+    fn invalidate_blocks(&self, tp: &mut Trans, inode: &Arc<Inode>, core: &Core) -> Result<()> {
+        let g = &self.vol.geo;
+        let step = if core.kind() == mode::DIR { 1u64 << g.dirblklog } else { 1 };
+        let extents: Vec<_> = inode.data().data.extents.values().copied().collect();
+        for e in extents {
+            for off in (e.off.0..e.end()).step_by(step as usize) {
+                let kind = if core.kind() == mode::LNK { Kind::Symlink } else { Kind::DirData };
+                let b = tp.get_buf(&[(g.fsb_daddr(e.at(off)), g.bb_per_block() * step as u32)], kind);
+                tp.invalidate(&b);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! Images, the kernel's mount of one, and the oracles.
+
+#![expect(dead_code, reason = "each test file uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use uxfs::{Fs, Make, Options};
+use uxfs_device::{Device, FileDevice, OpenMode};
+
+/// A new regular file of root's.
+pub fn file(mode: u16) -> Make {
+    Make { mode: 0o100000 | mode, uid: 0, gid: 0, rdev: (0, 0) }
+}
+
+/// A new directory of root's.
+pub fn dir(mode: u16) -> Make {
+    Make { mode: 0o040000 | mode, uid: 0, gid: 0, rdev: (0, 0) }
+}
+
+/// Runs an oracle; a missing one fails the test.
+pub fn run(program: &str, args: &[&str]) -> Output {
+    Command::new(program)
+        .args(args)
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .output()
+        .unwrap_or_else(|e| panic!("{program}: {e}; install it with: apt-get install xfsprogs mount"))
+}
+
+fn text(o: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr))
+}
+
+/// An image in a folder of its own, removed at the end.
+pub struct Image {
+    dir: PathBuf,
+    pub path: PathBuf,
+}
+
+impl Image {
+    fn empty(name: &str) -> Image {
+        let dir = std::env::temp_dir().join(format!("uxfs-test-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Image { path: dir.join("volume.img"), dir }
+    }
+
+    /// A volume made by us.
+    pub fn new(name: &str, size: u64) -> Image {
+        let i = Self::empty(name);
+        let dev = FileDevice::create(&i.path, Some(size)).unwrap();
+        let o = uxfs_mkfs::Options {
+            size,
+            sector: 512,
+            agcount: None,
+            log_size: None,
+            label: Vec::new(),
+            uuid: uxfs_mkfs::UuidGenerator::random().unwrap(),
+            time: (1_700_000_000, 0),
+        };
+        uxfs_mkfs::format(&dev, &o).unwrap();
+        i
+    }
+
+    /// A volume made by mkfs.xfs.
+    pub fn theirs(name: &str, size: u64, args: &[&str]) -> Image {
+        let i = Self::empty(name);
+        std::fs::File::create(&i.path).unwrap().set_len(size).unwrap();
+        let mut all = args.to_vec();
+        all.push(i.path.to_str().unwrap());
+        let o = run("mkfs.xfs", &all);
+        assert!(o.status.success(), "{}", text(&o));
+        i
+    }
+
+    /// A copy of its bytes.
+    pub fn copy(&self, name: &str) -> Image {
+        let i = Self::empty(name);
+        let o = run("cp", &["--sparse=always", self.path.to_str().unwrap(), i.path.to_str().unwrap()]);
+        assert!(o.status.success(), "{}", text(&o));
+        i
+    }
+
+    pub fn device(&self) -> Arc<dyn Device> {
+        Arc::new(FileDevice::open(&self.path, OpenMode::ReadWrite).unwrap())
+    }
+
+    pub fn open(&self) -> Fs {
+        Fs::open(self.device(), Options::default()).unwrap()
+    }
+
+    pub fn open_read_only(&self) -> Fs {
+        let dev = Arc::new(FileDevice::open(&self.path, OpenMode::ReadOnly).unwrap());
+        Fs::open(dev, Options { read_only: true, ..Options::default() }).unwrap()
+    }
+
+    /// xfs_repair -n finds nothing.
+    pub fn repair_is_silent(&self) {
+        let o = run("xfs_repair", &["-n", self.path.to_str().unwrap()]);
+        let out = text(&o);
+        let phases = [
+            "Phase ",
+            "        - ",
+            "No modify flag set",
+            "Cannot get host filesystem geometry",
+            "Repair may fail",
+            "the image and the host",
+        ];
+        let odd: Vec<&str> = out.lines().filter(|l| !l.is_empty() && !phases.iter().any(|p| l.starts_with(p))).collect();
+        assert!(o.status.success() && odd.is_empty(), "xfs_repair -n {}: {}", o.status, out);
+    }
+
+    /// The kernel mounts it until the value is dropped.
+    pub fn kernel_mount(&self) -> KernelMount {
+        self.kernel_mount_with("loop,nouuid")
+    }
+
+    pub fn kernel_mount_with(&self, options: &str) -> KernelMount {
+        let at = self.dir.join("kernel");
+        std::fs::create_dir_all(&at).unwrap();
+        let o = run("mount", &["-t", "xfs", "-o", options, self.path.to_str().unwrap(), at.to_str().unwrap()]);
+        assert!(o.status.success(), "the kernel does not mount it (tests that mount need root): {}", text(&o));
+        KernelMount { at }
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        if std::env::var_os("UXFS_KEEP").is_none() {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// A mount by the kernel, undone when dropped.
+pub struct KernelMount {
+    pub at: PathBuf,
+}
+
+impl KernelMount {
+    pub fn path(&self, p: impl AsRef<Path>) -> PathBuf {
+        self.at.join(p)
+    }
+}
+
+impl Drop for KernelMount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.at).status();
+    }
+}
