@@ -1,1 +1,114 @@
-//! Comes with the engine.
+//! FUSE to [`Fs`]: one request, one call, on the thread that received it.
+//!
+//! The kernel module caches names, attributes and data; the volume has one writer, so what it caches holds until it changes
+//! it itself. It checks permissions, too (`default_permissions`). Nothing about the disk is decided here.
+//!
+//! An fsync leaves its thread for a pool, so that any number of them wait together without stalling other requests.
+
+mod attributes;
+mod front;
+mod pool;
+
+use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use uxfs::Fs;
+
+/// How a volume is mounted.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// No changes through the mount.
+    pub read_only: bool,
+    /// Other users may use it.
+    pub allow_other: bool,
+    /// root may use it.
+    pub allow_root: bool,
+    /// The kernel checks permissions.
+    pub default_permissions: bool,
+    /// What `mount` and `df` show as the source.
+    pub fsname: String,
+    /// Receiving threads; 0 for one a CPU.
+    pub threads: usize,
+    /// Device files work.
+    pub dev: bool,
+    /// Set-user-ID bits work.
+    pub suid: bool,
+    /// Programs can be run.
+    pub exec: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            read_only: false,
+            allow_other: false,
+            allow_root: false,
+            default_permissions: true,
+            fsname: "uxfs".into(),
+            threads: 0,
+            dev: false,
+            suid: false,
+            exec: true,
+        }
+    }
+}
+
+/// A mounted volume. Dropping it leaves the mount to its users.
+pub struct Mounted {
+    session: JoinHandle<io::Result<()>>,
+    unmounter: Unmounter,
+}
+
+/// Takes the mount away from any thread.
+pub struct Unmounter(SessionUnmounter);
+
+impl Unmounter {
+    /// Unmounts.
+    ///
+    /// # Errors
+    /// It is busy, or not permitted.
+    pub fn unmount(&mut self) -> io::Result<()> {
+        self.0.unmount()
+    }
+}
+
+/// Mounts `fs` on the directory `dir`; requests are served from when this returns.
+///
+/// # Errors
+/// The kernel or fusermount3 refused.
+pub fn mount(fs: Arc<Fs>, dir: &Path, o: &Options) -> io::Result<Mounted> {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(o.fsname.clone()),
+        MountOption::Subtype("uxfs".into()),
+        if o.read_only { MountOption::RO } else { MountOption::RW },
+        if o.dev { MountOption::Dev } else { MountOption::NoDev },
+        if o.suid { MountOption::Suid } else { MountOption::NoSuid },
+        if o.exec { MountOption::Exec } else { MountOption::NoExec },
+    ];
+    if o.default_permissions {
+        config.mount_options.push(MountOption::DefaultPermissions);
+    }
+    config.acl = match (o.allow_other, o.allow_root) {
+        (true, _) => SessionACL::All,
+        (false, true) => SessionACL::RootAndOwner,
+        _ => SessionACL::Owner,
+    };
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+    config.n_threads = Some(if o.threads > 0 { o.threads } else { cpus });
+    // A descriptor a thread spares them a common queue; where /dev/fuse cannot be opened again, they share one.
+    config.clone_fd = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    let mut session = Session::new(front::Front::new(fs), dir, &config)?;
+    let unmounter = Unmounter(session.unmount_callable());
+    let session = std::thread::Builder::new().name("uxfs-fuse".into()).spawn(move || session.run())?;
+    Ok(Mounted { session, unmounter })
+}
+
+impl Mounted {
+    /// The mount's end, and what ends it.
+    pub fn into_parts(self) -> (JoinHandle<io::Result<()>>, Unmounter) {
+        (self.session, self.unmounter)
+    }
+}

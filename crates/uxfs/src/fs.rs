@@ -198,18 +198,26 @@ impl Fs {
         Ok(self.stat_of(&i))
     }
 
-    /// Keeps an inode alive though its last name may go, until [`Fs::forget`].
+    /// Keeps the incarnation `generation` of an inode alive though its last name may go, until [`Fs::forget`].
     ///
     /// # Errors
-    /// [`Error::Stale`].
-    pub fn hold(&self, ino: u64) -> Result<()> {
+    /// [`Error::Stale`] if it is free, on its way to be, or reborn.
+    pub fn hold(&self, ino: u64, generation: u32) -> Result<()> {
         let i = self.inode(ino)?;
         let _l = i.lock_shared();
-        if i.core().mode == 0 {
+        let c = i.core();
+        // Without a name and without a holder its end may have begun already.
+        let ends = c.nlink == 0 && i.refs.load(Ordering::Acquire) == 0;
+        if c.mode == 0 || c.generation != generation || ends {
             return Err(Error::Stale);
         }
         i.refs.fetch_add(1, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// The time by the volume's clock.
+    pub fn now(&self) -> Timestamp {
+        self.mount.vol().now()
     }
 
     /// Gives `n` holds back; an inode without names goes with the last.

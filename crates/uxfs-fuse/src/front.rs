@@ -1,0 +1,416 @@
+//! The requests.
+
+use crate::attributes::{attr_name, attr_text, entry_kind, file_attr, split_dev, timestamp};
+use crate::pool::Pool;
+use fuser::{
+    AccessFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use uxfs::{Error, Fs, Make, Seek, SetAttr, SetMode, Stat};
+
+/// How long the kernel may believe names and attributes: it changes them all itself.
+const TTL: Duration = Duration::from_secs(3600);
+/// Bytes of a request's data.
+const MAX_WRITE: u32 = 1 << 20;
+/// Requests that the kernel may have waiting in the background (read-ahead, write-back of mapped pages).
+const BACKGROUND: u16 = 64;
+/// The root's node number in FUSE.
+const ROOT: u64 = 1;
+
+/// Serves one volume.
+pub struct Front {
+    fs: Arc<Fs>,
+    root: u64,
+    blksize: u32,
+    waiting: Pool,
+}
+
+fn errno(e: &Error) -> Errno {
+    Errno::from_i32(e.errno())
+}
+
+impl Front {
+    /// Serves `fs`.
+    pub fn new(fs: Arc<Fs>) -> Front {
+        Front { root: fs.root(), blksize: fs.statfs().block_size, fs, waiting: Pool::default() }
+    }
+
+    fn ino(&self, node: INodeNo) -> u64 {
+        if node.0 == ROOT { self.root } else { node.0 }
+    }
+
+    fn attr(&self, s: &Stat) -> FileAttr {
+        file_attr(s, if s.ino == self.root { ROOT } else { s.ino }, self.blksize)
+    }
+
+    /// Finds a name and keeps the inode for the kernel.
+    fn lookup_held(&self, dir: u64, name: &[u8]) -> Result<Stat, Error> {
+        loop {
+            let s = self.fs.lookup(dir, name)?;
+            match self.fs.hold(s.ino, s.generation) {
+                // It went between the two steps: look again.
+                Err(Error::Stale) => {}
+                r => return r.map(|()| s),
+            }
+        }
+    }
+
+    /// Answers with something new, which the kernel now knows.
+    fn entry(&self, made: Result<Stat, Error>, reply: ReplyEntry) {
+        match made.and_then(|s| self.fs.hold(s.ino, s.generation).map(|()| s)) {
+            Ok(s) => reply.entry(&TTL, &self.attr(&s), Generation(u64::from(s.generation))),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn make(req: &Request, mode: u32, rdev: u32) -> Make {
+        Make { mode: mode as u16, uid: req.uid(), gid: req.gid(), rdev: split_dev(rdev) }
+    }
+
+    fn empty(r: Result<(), Error>, reply: ReplyEmpty) {
+        match r {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn sync(&self, ino: u64, whole: bool, reply: ReplyEmpty) {
+        let fs = self.fs.clone();
+        self.waiting.run(Box::new(move || Self::empty(if whole { fs.sync() } else { fs.fsync(ino) }, reply)));
+    }
+}
+
+fn xattr_data(value: &[u8], size: u32, reply: ReplyXattr) {
+    match size as usize {
+        0 => reply.size(value.len() as u32),
+        n if value.len() > n => reply.error(Errno::ERANGE),
+        _ => reply.data(value),
+    }
+}
+
+impl Filesystem for Front {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for f in [
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_NO_OPEN_SUPPORT,
+            InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+            InitFlags::FUSE_ASYNC_DIO,
+        ] {
+            // An older kernel lacks some; it works without.
+            let _ = config.add_capabilities(f);
+        }
+        let _ = config.set_max_write(MAX_WRITE);
+        if let Err(most) = config.set_max_readahead(MAX_WRITE) {
+            let _ = config.set_max_readahead(most);
+        }
+        let _ = config.set_max_background(BACKGROUND);
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.lookup_held(self.ino(parent), name.as_bytes()) {
+            Ok(s) => reply.entry(&TTL, &self.attr(&s), Generation(u64::from(s.generation))),
+            // Node 0 says that there is none, and may be remembered like any other answer.
+            Err(Error::NotFound) => match self.fs.stat(self.root) {
+                Ok(s) => reply.entry(&TTL, &file_attr(&s, 0, self.blksize), Generation(0)),
+                Err(e) => reply.error(errno(&e)),
+            },
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        // The inode stays on the unlinked list if this fails, and recovery frees it.
+        let _ = self.fs.forget(self.ino(ino), nlookup);
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        match self.fs.stat(self.ino(ino)) {
+            Ok(s) => reply.attr(&TTL, &self.attr(&s)),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<fuser::BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let time = |t: TimeOrNow| match t {
+            TimeOrNow::SpecificTime(t) => timestamp(t),
+            TimeOrNow::Now => self.fs.now(),
+        };
+        let change = SetAttr { mode: mode.map(|m| m as u16 & 0o7777), uid, gid, size, atime: atime.map(time), mtime: mtime.map(time) };
+        match self.fs.setattr(self.ino(ino), change) {
+            Ok(s) => reply.attr(&TTL, &self.attr(&s)),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.fs.readlink(self.ino(ino)) {
+            Ok(t) => reply.data(&t),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, rdev: u32, reply: ReplyEntry) {
+        self.entry(self.fs.create(self.ino(parent), name.as_bytes(), Self::make(req, mode, rdev)), reply);
+    }
+
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let m = Self::make(req, mode & 0o7777 | 0o040_000, 0);
+        self.entry(self.fs.create(self.ino(parent), name.as_bytes(), m), reply);
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        Self::empty(self.fs.unlink(self.ino(parent), name.as_bytes()), reply);
+    }
+
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        Self::empty(self.fs.rmdir(self.ino(parent), name.as_bytes()), reply);
+    }
+
+    fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let made = self.fs.symlink(self.ino(parent), link_name.as_bytes(), target.as_os_str().as_bytes(), req.uid(), req.gid());
+        self.entry(made, reply);
+    }
+
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        // Exchange and whiteout are refused, as by a kernel file system that has them not.
+        if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
+            return reply.error(Errno::EINVAL);
+        }
+        let replace = !flags.contains(RenameFlags::RENAME_NOREPLACE);
+        let r = self.fs.rename(self.ino(parent), name.as_bytes(), self.ino(newparent), newname.as_bytes(), replace);
+        Self::empty(r, reply);
+    }
+
+    fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        self.entry(self.fs.link(self.ino(ino), self.ino(newparent), newname.as_bytes()), reply);
+    }
+
+    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        // An open file needs nothing here: the kernel's hold on the inode keeps it. This answer is remembered.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let mut buf = vec![0; size as usize];
+        match self.fs.read(self.ino(ino), offset, &mut buf) {
+            Ok(n) => reply.data(&buf[..n]),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        // For O_APPEND the kernel holds the file and gives the end as the offset.
+        match self.fs.write(self.ino(ino), offset, data, false) {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.sync(self.ino(ino), false, reply);
+    }
+
+    fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        // The kernel passes no syncfs on; an fsync of the root stands in for it.
+        self.sync(self.ino(ino), ino.0 == ROOT, reply);
+    }
+
+    fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let r = self.fs.readdir(self.ino(ino), offset, &mut |e| {
+            let node = if e.ino.0 == self.root { ROOT } else { e.ino.0 };
+            !reply.add(INodeNo(node), e.next, entry_kind(e.ftype), OsStr::from_bytes(&e.name))
+        });
+        match r {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn readdirplus(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let dir = self.ino(ino);
+        let r = self.fs.readdir(dir, offset, &mut |e| {
+            let name = OsStr::from_bytes(&e.name);
+            if e.name == b"." || e.name == b".." {
+                return match self.fs.stat(e.ino.0) {
+                    Ok(s) => !reply.add(INodeNo(self.attr(&s).ino.0), e.next, name, &TTL, &self.attr(&s), Generation(0)),
+                    Err(_) => true,
+                };
+            }
+            // What went since the directory was read is left out.
+            let Ok(s) = self.fs.stat(e.ino.0) else { return true };
+            if self.fs.hold(s.ino, s.generation).is_err() {
+                return true;
+            }
+            let a = self.attr(&s);
+            if reply.add(a.ino, e.next, name, &TTL, &a, Generation(u64::from(s.generation))) {
+                let _ = self.fs.forget(s.ino, 1);
+                return false;
+            }
+            true
+        });
+        match r {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let s = self.fs.statfs();
+        reply.statfs(s.blocks, s.free, s.free, s.files, s.files_free, s.block_size, 255, s.block_size);
+    }
+
+    fn setxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+        let Some(n) = attr_name(name) else { return reply.error(Errno::EOPNOTSUPP) };
+        let mode = match flags {
+            libc::XATTR_CREATE => SetMode::Create,
+            libc::XATTR_REPLACE => SetMode::Replace,
+            _ => SetMode::Any,
+        };
+        Self::empty(self.fs.set_attr(self.ino(ino), n, value, mode), reply);
+    }
+
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let Some(n) = attr_name(name) else { return reply.error(Errno::EOPNOTSUPP) };
+        match self.fs.get_attr(self.ino(ino), n) {
+            Ok(v) => xattr_data(&v, size, reply),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        match self.fs.list_attrs(self.ino(ino)) {
+            Ok(list) => {
+                let mut out = Vec::new();
+                for text in list.iter().filter_map(|(ns, name, _)| attr_text(*ns, name)) {
+                    if req.uid() == 0 || !text.starts_with(b"trusted.") {
+                        out.extend_from_slice(&text);
+                        out.push(0);
+                    }
+                }
+                xattr_data(&out, size, reply);
+            }
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let Some(n) = attr_name(name) else { return reply.error(Errno::EOPNOTSUPP) };
+        Self::empty(self.fs.remove_attr(self.ino(ino), n), reply);
+    }
+
+    fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, _flags: i32, reply: ReplyCreate) {
+        let m = Self::make(req, mode & 0o7777 | 0o100_000, 0);
+        let made = self.fs.create(self.ino(parent), name.as_bytes(), m);
+        match made.and_then(|s| self.fs.hold(s.ino, s.generation).map(|()| s)) {
+            Ok(s) => {
+                reply.created(&TTL, &self.attr(&s), Generation(u64::from(s.generation)), FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+            }
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn fallocate(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _offset: u64, _length: u64, _mode: i32, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn lseek(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let what = match whence {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(from) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        match self.fs.seek(self.ino(ino), from, what) {
+            Ok(Some(at)) => reply.offset(at as i64),
+            Ok(None) => reply.error(Errno::ENXIO),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        _ino_in: INodeNo,
+        _fh_in: FileHandle,
+        _offset_in: u64,
+        _ino_out: INodeNo,
+        _fh_out: FileHandle,
+        _offset_out: u64,
+        _len: u64,
+        _flags: fuser::CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        // The kernel then copies through reads and writes.
+        reply.error(Errno::ENOSYS);
+    }
+}
