@@ -82,7 +82,8 @@ pub fn mount(fs: Arc<Fs>, dir: &Path, o: &Options) -> io::Result<Mounted> {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(o.fsname.clone()),
-        MountOption::Subtype("uxfs".into()),
+        // As an option of the kernel: fuser's own option reaches only fusermount3.
+        MountOption::CUSTOM("subtype=uxfs".into()),
         if o.read_only { MountOption::RO } else { MountOption::RW },
         if o.dev { MountOption::Dev } else { MountOption::NoDev },
         if o.suid { MountOption::Suid } else { MountOption::NoSuid },

@@ -25,6 +25,6 @@ pub use dir::Entry;
 pub use error::{Error, Result};
 pub use file::Seek;
 pub use fs::{Fs, Make, SetAttr, Stat, StatFs};
-pub use mount::{DEFAULT_MEMORY, LEAST_MEMORY, Options};
+pub use mount::{DEFAULT_MEMORY, LEAST_MEMORY, LogSummary, Options, describe_log};
 pub use uxfs_format::inode::Timestamp;
 pub use uxfs_journal::{Hole, JournalConfig, set_hole};

@@ -1,8 +1,11 @@
 //! Puts an open volume together: superblock, recovery, workers, unmount.
 
+mod describe;
 mod recovery;
 mod replay;
 mod superblock;
+
+pub use describe::{LogSummary, describe_log};
 
 use crate::error::{Error, Result};
 use crate::file::{self, Files};

@@ -1,0 +1,463 @@
+//! Archives: `tar -x` from a stream into a volume, `tar -c` the other way.
+//!
+//! Headers are read block by block with the `tar` crate's header type; its entry iterator is not used, since it splits PAX
+//! records at newlines and so loses binary attributes.
+
+use crate::attributes;
+use crate::tree::{CHUNK, Meta, Tree, Xattr};
+use crate::volume::{DIR, FMT, LNK, REG, Volume};
+use anyhow::{Context, Result, bail};
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use tar::{Builder, EntryType, Header};
+use uxfs::{Make, SetAttr, SetMode, Timestamp};
+
+const BLOCK: usize = 512;
+/// Longest extension header (names, attributes) that is read.
+const MAX_EXTENSION: u64 = 16 << 20;
+
+/// Undoes gzip and zstd, by what the stream begins with.
+///
+/// # Errors
+/// The stream's.
+pub fn plain<'a>(input: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
+    let mut r = BufReader::with_capacity(CHUNK, input);
+    let head = r.fill_buf()?;
+    Ok(if head.starts_with(&[0x1f, 0x8b]) {
+        Box::new(flate2::bufread::MultiGzDecoder::new(r))
+    } else if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        Box::new(zstd::stream::read::Decoder::with_buffer(r)?)
+    } else {
+        Box::new(r)
+    })
+}
+
+/// What extension headers said about the next entry.
+#[derive(Clone, Default)]
+struct Extra {
+    fields: HashMap<String, Vec<u8>>,
+    xattrs: Vec<Xattr>,
+}
+
+impl Extra {
+    /// Reads PAX records: `LENGTH KEY=VALUE\n`, the length counting all of it.
+    fn read_pax(&mut self, mut b: &[u8]) -> Result<()> {
+        while !b.is_empty() {
+            let bad = "a PAX record is malformed";
+            let space = b.iter().position(|c| *c == b' ').context(bad)?;
+            let len: usize = std::str::from_utf8(&b[..space])?.parse().context(bad)?;
+            let record = b.get(space + 1..len).and_then(|r| r.strip_suffix(b"\n")).context(bad)?;
+            let eq = record.iter().position(|c| *c == b'=').context(bad)?;
+            let (key, value) = (String::from_utf8_lossy(&record[..eq]).into_owned(), record[eq + 1..].to_vec());
+            match key.strip_prefix("SCHILY.xattr.") {
+                Some(name) => self.xattrs.push((OsString::from(name), value)),
+                None if key.starts_with("GNU.sparse.") => bail!("sparse files in PAX form are not supported"),
+                None => {
+                    self.fields.insert(key, value);
+                }
+            }
+            b = &b[len..];
+        }
+        Ok(())
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        std::str::from_utf8(self.fields.get(key)?).ok()?.parse().ok()
+    }
+
+    fn time(&self, key: &str) -> Option<Timestamp> {
+        let text = std::str::from_utf8(self.fields.get(key)?).ok()?;
+        let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+        let sec: i64 = whole.parse().ok()?;
+        let nsec: u32 = format!("{part:0<9}").get(..9)?.parse().ok()?;
+        // Below zero the fraction goes away from it: -1.25 is 0.75 after -2.
+        Some(match text.starts_with('-') && nsec > 0 {
+            true => Timestamp { sec: sec - 1, nsec: 1_000_000_000 - nsec },
+            false => Timestamp { sec, nsec },
+        })
+    }
+
+    fn path(&self, key: &str, else_bytes: &[u8]) -> PathBuf {
+        OsStr::from_bytes(self.fields.get(key).map_or(else_bytes, Vec::as_slice)).into()
+    }
+}
+
+/// A stream of archive blocks.
+struct Blocks<R> {
+    input: R,
+    count: u64,
+}
+
+impl<R: Read> Blocks<R> {
+    /// The next header; `None` at the end.
+    fn header(&mut self) -> Result<Option<Header>> {
+        let mut b = [0; BLOCK];
+        let mut got = 0;
+        while got < BLOCK {
+            match self.input.read(&mut b[got..])? {
+                0 if got == 0 => return Ok(None),
+                0 => bail!("the archive ends in the middle of a header"),
+                n => got += n,
+            }
+        }
+        self.count += 1;
+        if b == [0; BLOCK] {
+            return Ok(None);
+        }
+        let h = Header::from_byte_slice(&b).clone();
+        let sum: u32 = b.iter().enumerate().map(|(i, c)| if (148..156).contains(&i) { 32 } else { u32::from(*c) }).sum();
+        if h.cksum().ok() != Some(sum) {
+            bail!("block {} is no header of a tar archive: its checksum is wrong", self.count);
+        }
+        Ok(Some(h))
+    }
+
+    /// Hands an entry's data on.
+    fn data(&mut self, size: u64, sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        let mut buf = vec![0; CHUNK.min(size.next_multiple_of(BLOCK as u64) as usize)];
+        let mut at = 0;
+        while at < size {
+            let want = buf.len().min((size - at).next_multiple_of(BLOCK as u64) as usize);
+            self.input.read_exact(&mut buf[..want]).context("the archive ends in the middle of a file")?;
+            self.count += (want / BLOCK) as u64;
+            let n = ((size - at) as usize).min(want);
+            sink(at, &buf[..n])?;
+            at += n as u64;
+        }
+        Ok(())
+    }
+
+    fn extension(&mut self, size: u64) -> Result<Vec<u8>> {
+        if size > MAX_EXTENSION {
+            bail!("an extension header of {size} bytes is too large");
+        }
+        let mut all = Vec::new();
+        self.data(size, &mut |_, d| {
+            all.extend_from_slice(d);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+}
+
+/// Where an entry goes below `root`; names that lead out of it are refused.
+fn below(root: &Path, name: &Path) -> Result<PathBuf> {
+    let mut out = root.to_path_buf();
+    for c in name.components() {
+        match c {
+            Component::Normal(n) => out.push(n),
+            Component::ParentDir => bail!("{}: leads out of the archive", name.display()),
+            _ => {}
+        }
+    }
+    Ok(out)
+}
+
+/// Unpacks the archive `input` below `root`. What is there already is replaced, directories stay.
+///
+/// # Errors
+/// The first that occurs; what was unpacked stays.
+pub fn extract(v: &Volume, root: &Path, input: impl Read, on_bytes: &dyn Fn(u64)) -> Result<()> {
+    let mut blocks = Blocks { input: plain(input)?, count: 0 };
+    let (mut extra, mut global) = (Extra::default(), Extra::default());
+    let mut unpack = Unpack { v, root, dirs: Vec::new(), known: HashMap::new() };
+    while let Some(h) = blocks.header()? {
+        let size = h.entry_size().context("a size in a header is malformed")?;
+        let name_end = |b: Vec<u8>| b.split(|c| *c == 0).next().unwrap_or_default().to_vec();
+        match h.entry_type() {
+            EntryType::XHeader => extra.read_pax(&blocks.extension(size)?)?,
+            EntryType::XGlobalHeader => global.read_pax(&blocks.extension(size)?)?,
+            EntryType::GNULongName => {
+                let name = name_end(blocks.extension(size)?);
+                extra.fields.insert("path".into(), name);
+            }
+            EntryType::GNULongLink => {
+                let name = name_end(blocks.extension(size)?);
+                extra.fields.insert("linkpath".into(), name);
+            }
+            EntryType::GNUSparse => bail!("{}: sparse files in GNU form are not supported", h.path()?.display()),
+            _ => {
+                let mut x = global.clone();
+                x.fields.extend(std::mem::take(&mut extra.fields));
+                x.xattrs.append(&mut extra.xattrs);
+                unpack.entry(&h, &x, &mut blocks, on_bytes)?;
+            }
+        }
+    }
+    unpack.finish()
+}
+
+struct Unpack<'a> {
+    v: &'a Volume,
+    root: &'a Path,
+    /// Directories get their metadata at the end: filling them changes their times.
+    dirs: Vec<(u64, Meta)>,
+    /// Directories that were found or made: path and inode.
+    known: HashMap<PathBuf, u64>,
+}
+
+impl Unpack<'_> {
+    fn meta(h: &Header, x: &Extra) -> Result<Meta> {
+        let kind = match h.entry_type() {
+            EntryType::Directory => DIR,
+            EntryType::Symlink => LNK,
+            EntryType::Char => 0o020_000,
+            EntryType::Block => 0o060_000,
+            EntryType::Fifo => 0o010_000,
+            EntryType::Regular | EntryType::Continuous | EntryType::Link => REG,
+            t => bail!("{}: entries of type {:?} are not supported", h.path()?.display(), char::from(t.as_byte())),
+        };
+        let mtime = x.time("mtime").unwrap_or(Timestamp { sec: h.mtime()? as i64, nsec: 0 });
+        Ok(Meta {
+            mode: kind | (h.mode()? & 0o7777) as u16,
+            uid: x.number("uid").map_or_else(|| h.uid(), Ok)? as u32,
+            gid: x.number("gid").map_or_else(|| h.gid(), Ok)? as u32,
+            // Many archives leave these fields empty where there is no device.
+            rdev: match kind {
+                0o020_000 | 0o060_000 => (h.device_major()?.unwrap_or(0), h.device_minor()?.unwrap_or(0)),
+                _ => (0, 0),
+            },
+            size: x.number("size").map_or_else(|| h.entry_size(), Ok)?,
+            nlink: 1,
+            id: (0, 0),
+            atime: x.time("atime").unwrap_or(mtime),
+            mtime,
+        })
+    }
+
+    fn dir(&mut self, path: &Path) -> Result<u64> {
+        if let Some(i) = self.known.get(path) {
+            return Ok(*i);
+        }
+        self.v.mkdir(path, 0o755, true)?;
+        let ino = self.v.resolve(path, true)?.ino;
+        self.known.insert(path.to_path_buf(), ino);
+        Ok(ino)
+    }
+
+    fn entry(&mut self, h: &Header, x: &Extra, blocks: &mut Blocks<impl Read>, on_bytes: &dyn Fn(u64)) -> Result<()> {
+        let name = x.path("path", &h.path_bytes());
+        let target = x.path("linkpath", &h.link_name_bytes().unwrap_or_default());
+        let m = Self::meta(h, x).with_context(|| format!("{}: malformed header", name.display()))?;
+        let path = below(self.root, &name)?;
+        if m.mode & FMT == DIR {
+            let ino = self.dir(&path)?;
+            self.attributes(ino, &path, x)?;
+            self.dirs.push((ino, m));
+            return Ok(());
+        }
+        let (Some(up), Some(last)) = (path.parent(), path.file_name()) else { bail!("{}: has no last name", name.display()) };
+        let dir = self.dir(up)?;
+        let last = last.as_bytes();
+        let fs = &self.v.fs;
+        let show = || self.v.at(&path);
+        let made = loop {
+            let r = match m.mode & FMT {
+                _ if h.entry_type() == EntryType::Link => {
+                    let old = self.v.resolve(&below(self.root, &target)?, false)?;
+                    fs.link(old.ino, dir, last)
+                }
+                LNK => fs.symlink(dir, last, target.as_os_str().as_bytes(), m.uid, m.gid),
+                _ => fs.create(dir, last, Make { mode: m.mode, uid: m.uid, gid: m.gid, rdev: m.rdev }),
+            };
+            match r {
+                Err(uxfs::Error::Exists) => fs.unlink(dir, last).with_context(show)?,
+                r => break r.with_context(show)?,
+            }
+        };
+        if h.entry_type() == EntryType::Link {
+            return blocks.data(m.size, &mut |_, _| Ok(()));
+        }
+        blocks.data(if m.mode & FMT == REG { m.size } else { 0 }, &mut |at, data| {
+            on_bytes(data.len() as u64);
+            fs.write(made.ino, at, data, false).with_context(show)
+        })?;
+        self.attributes(made.ino, &path, x)?;
+        self.set(made.ino, &m)
+    }
+
+    fn attributes(&self, ino: u64, path: &Path, x: &Extra) -> Result<()> {
+        for (name, value) in &x.xattrs {
+            match attributes::parse_name(name) {
+                Some(n) => self.v.fs.set_attr(ino, n, value, SetMode::Any).with_context(|| self.v.at(path))?,
+                None => crate::warn(&format!("{}: attribute {} is not kept", self.v.at(path), name.display())),
+            }
+        }
+        if x.fields.keys().any(|k| k.starts_with("SCHILY.acl.")) {
+            crate::warn(&format!("{}: its access control list is not kept", self.v.at(path)));
+        }
+        Ok(())
+    }
+
+    fn set(&self, ino: u64, m: &Meta) -> Result<()> {
+        let mode = (m.mode & FMT != LNK).then_some(m.mode & 0o7777);
+        let a = SetAttr { mode, uid: Some(m.uid), gid: Some(m.gid), size: None, atime: Some(m.atime), mtime: Some(m.mtime) };
+        self.v.fs.setattr(ino, a)?;
+        Ok(())
+    }
+
+    fn finish(self) -> Result<()> {
+        self.dirs.iter().try_for_each(|(ino, m)| self.set(*ino, m))
+    }
+}
+
+fn time_text(t: Timestamp) -> String {
+    match (t.sec < 0, t.nsec) {
+        (true, n) if n > 0 => format!("-{}.{:09}", -(t.sec + 1), 1_000_000_000 - n),
+        (_, n) => format!("{}.{n:09}", t.sec),
+    }
+}
+
+/// Packs everything below `root` into an archive, with nanosecond times, attributes and hard links, in an order and a form
+/// that depend on nothing but the volume.
+///
+/// # Errors
+/// The first that occurs.
+pub fn create(v: &Volume, root: &Path, out: impl Write, on_bytes: &dyn Fn(u64)) -> Result<()> {
+    let mut b = Builder::new(out);
+    let mut seen: HashMap<(u64, u64), PathBuf> = HashMap::new();
+    let mut todo = vec![PathBuf::new()];
+    while let Some(rel) = todo.pop() {
+        let path = root.join(&rel);
+        let m = v.meta(&path, rel.as_os_str().is_empty())?.with_context(|| format!("{}: no such file or directory", v.at(&path)))?;
+        let name = if m.mode & FMT == DIR { Path::new(".").join(&rel).join("") } else { Path::new(".").join(&rel) };
+        if m.mode & FMT == DIR {
+            todo.extend(Tree::names(v, &path)?.into_iter().rev().map(|n| rel.join(n)));
+        }
+        if m.mode & FMT == 0o140_000 {
+            crate::warn(&format!("{}: sockets are left out", v.at(&path)));
+            continue;
+        }
+        let first = (m.nlink > 1 && m.mode & FMT != DIR).then(|| seen.get(&m.id).cloned()).flatten();
+        if first.is_none() {
+            seen.insert(m.id, name.clone());
+        }
+        append(&mut b, v, &path, &name, &m, first.as_deref(), on_bytes)?;
+    }
+    b.finish()?;
+    b.into_inner()?.flush()?;
+    Ok(())
+}
+
+/// Fields of a header that are too small for some values; those go into PAX records.
+const OCTAL_21: u64 = 0o7_777_777;
+const OCTAL_33: u64 = 0o77_777_777_777;
+
+fn append<W: Write>(
+    b: &mut Builder<W>,
+    v: &Volume,
+    path: &Path,
+    name: &Path,
+    m: &Meta,
+    hard: Option<&Path>,
+    on_bytes: &dyn Fn(u64),
+) -> Result<()> {
+    let mut pax: Vec<(String, Vec<u8>)> = vec![("mtime".into(), time_text(m.mtime).into()), ("atime".into(), time_text(m.atime).into())];
+    let mut h = Header::new_ustar();
+    let target = match (hard, m.mode & FMT) {
+        (Some(t), _) => Some(t.to_path_buf()),
+        (None, LNK) => Some(v.read_link(path)?),
+        _ => None,
+    };
+    h.set_entry_type(match (hard, m.mode & FMT) {
+        (Some(_), _) => EntryType::Link,
+        (_, DIR) => EntryType::Directory,
+        (_, LNK) => EntryType::Symlink,
+        (_, 0o020_000) => EntryType::Char,
+        (_, 0o060_000) => EntryType::Block,
+        (_, 0o010_000) => EntryType::Fifo,
+        _ => EntryType::Regular,
+    });
+    h.set_mode(u32::from(m.mode) & 0o7777);
+    h.set_mtime(m.mtime.sec.clamp(0, OCTAL_33 as i64) as u64);
+    for (key, value) in [("uid", m.uid), ("gid", m.gid)] {
+        if u64::from(value) > OCTAL_21 {
+            pax.push((key.into(), value.to_string().into()));
+        }
+    }
+    h.set_uid(u64::from(m.uid).min(OCTAL_21));
+    h.set_gid(u64::from(m.gid).min(OCTAL_21));
+    h.set_device_major(m.rdev.0)?;
+    h.set_device_minor(m.rdev.1)?;
+    let size = if hard.is_none() && m.mode & FMT == REG { m.size } else { 0 };
+    if size > OCTAL_33 {
+        bail!("{}: files over 8 GiB are not supported in archives", v.at(path));
+    }
+    h.set_size(size);
+    if set_field(&mut h.as_ustar_mut().map(|u| &mut u.name[..]), name.as_os_str()).is_none() {
+        pax.push(("path".into(), name.as_os_str().as_bytes().to_vec()));
+    }
+    if let Some(t) = &target
+        && set_field(&mut h.as_ustar_mut().map(|u| &mut u.linkname[..]), t.as_os_str()).is_none()
+    {
+        pax.push(("linkpath".into(), t.as_os_str().as_bytes().to_vec()));
+    }
+    if hard.is_none() {
+        for (n, value) in v.xattrs(path)? {
+            pax.push((format!("SCHILY.xattr.{}", n.to_string_lossy()), value));
+        }
+    }
+    b.append_pax_extensions(pax.iter().map(|(k, v)| (k.as_str(), v.as_slice())))?;
+    h.set_cksum();
+    let out = b.get_mut();
+    out.write_all(h.as_bytes())?;
+    if size == 0 {
+        return Ok(());
+    }
+    let ino = v.resolve(path, false)?.ino;
+    let mut buf = vec![0; CHUNK];
+    let mut at = 0;
+    while at < size {
+        let want = ((size - at) as usize).min(CHUNK);
+        let n = v.fs.read(ino, at, &mut buf[..want])?;
+        if n == 0 {
+            bail!("{}: is shorter than its size says", v.at(path));
+        }
+        out.write_all(&buf[..n])?;
+        on_bytes(n as u64);
+        at += n as u64;
+    }
+    let pad = size.next_multiple_of(BLOCK as u64) - size;
+    out.write_all(&vec![0; pad as usize])?;
+    Ok(())
+}
+
+/// Puts a name into a header's field if it fits, else as much of it as does.
+fn set_field(field: &mut Option<&mut [u8]>, name: &OsStr) -> Option<()> {
+    let f = field.as_mut()?;
+    let n = name.len().min(f.len());
+    f[..n].copy_from_slice(&name.as_bytes()[..n]);
+    (name.len() <= f.len()).then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pax_records_keep_binary_values() {
+        let mut x = Extra::default();
+        let body = b" SCHILY.xattr.user.x=a\nb\0c\n";
+        let record = [format!("{}", body.len() + 2).as_bytes(), body].concat();
+        assert!(x.read_pax(&record).is_ok());
+        assert_eq!(x.xattrs, [(OsString::from("user.x"), b"a\nb\0c".to_vec())]);
+    }
+
+    #[test]
+    fn times_survive_as_text() {
+        for t in [Timestamp { sec: -2, nsec: 750_000_000 }, Timestamp { sec: 0, nsec: 1 }, Timestamp { sec: -7, nsec: 0 }] {
+            let mut x = Extra::default();
+            x.fields.insert("mtime".into(), time_text(t).into());
+            assert_eq!(x.time("mtime"), Some(t), "{}", time_text(t));
+        }
+    }
+
+    #[test]
+    fn names_do_not_lead_out() {
+        assert!(below(Path::new("/a"), Path::new("../etc")).is_err());
+        assert_eq!(below(Path::new("/a"), Path::new("/b/./c")).ok(), Some("/a/b/c".into()));
+    }
+}

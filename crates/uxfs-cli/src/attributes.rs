@@ -1,0 +1,79 @@
+//! Attributes by their full names, and `getfattr`'s form of them.
+
+use crate::tree::Xattr;
+use crate::volume::Volume;
+use anyhow::{Context, Result, bail};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use uxfs::AttrName;
+
+const NAMESPACES: &[(&str, u8)] = &[("user.", 0), ("trusted.", 2), ("security.", 4)];
+
+/// Splits a full name; `None` for a namespace that is not stored as it is.
+pub fn parse_name(name: &OsStr) -> Option<AttrName<'_>> {
+    let b = name.as_bytes();
+    NAMESPACES.iter().find_map(|(p, n)| b.strip_prefix(p.as_bytes()).map(|rest| AttrName { namespace: *n, name: rest }))
+}
+
+/// The full name of a stored attribute.
+fn full_name(namespace: u8, name: &[u8]) -> Option<OsString> {
+    let (p, _) = NAMESPACES.iter().find(|n| n.1 == namespace)?;
+    Some(OsString::from_vec([p.as_bytes(), name].concat()))
+}
+
+/// All attributes of an inode, sorted by name.
+///
+/// # Errors
+/// They are damaged.
+pub fn all(v: &Volume, ino: u64) -> Result<Vec<Xattr>> {
+    let mut out = Vec::new();
+    for (namespace, name, _) in v.fs.list_attrs(ino)? {
+        if let Some(full) = full_name(namespace, &name) {
+            out.push((full, v.fs.get_attr(ino, AttrName { namespace, name: &name })?));
+        }
+    }
+    out.sort();
+    Ok(out)
+}
+
+/// A value as `getfattr` prints it: text in quotes, anything else in hexadecimal digits.
+pub fn show_value(v: &[u8]) -> String {
+    let text = std::str::from_utf8(v).ok().filter(|s| !s.chars().any(|c| c.is_control()));
+    match text {
+        Some(s) => format!("\"{}\"", s.replace('\\', "\\134").replace('"', "\\\"")),
+        None => format!("0x{}", v.iter().map(|b| format!("{b:02x}")).collect::<String>()),
+    }
+}
+
+/// Reads a value as `setfattr` does: `0x` and hexadecimal digits, text in quotes, or text.
+///
+/// # Errors
+/// It is no such value.
+pub fn parse_value(v: &OsStr) -> Result<Vec<u8>> {
+    let b = v.as_bytes();
+    if let Some(hex) = b.strip_prefix(b"0x").or_else(|| b.strip_prefix(b"0X")) {
+        if hex.len() % 2 != 0 {
+            bail!("a hexadecimal value has an even number of digits");
+        }
+        let digit = |c: u8| char::from(c).to_digit(16).map(|d| d as u8).context("not a hexadecimal digit");
+        return hex.chunks_exact(2).map(|p| Ok(digit(p[0])? << 4 | digit(p[1])?)).collect();
+    }
+    if b.starts_with(b"0s") || b.starts_with(b"0S") {
+        bail!("values in base 64 are not read; give them as 0x and hexadecimal digits");
+    }
+    let quoted = b.len() >= 2 && b.starts_with(b"\"") && b.ends_with(b"\"");
+    Ok(if quoted { b[1..b.len() - 1].to_vec() } else { b.to_vec() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_as_they_are_shown() {
+        for v in [&b"plain"[..], b"\x00\x01\xff", b"caf\xc3\xa9"] {
+            assert_eq!(parse_value(OsStr::new(&show_value(v))).ok().as_deref(), Some(v));
+        }
+        assert!(parse_value(OsStr::new("0x123")).is_err());
+    }
+}

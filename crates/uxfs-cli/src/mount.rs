@@ -1,0 +1,255 @@
+//! `uxfs mount`, `umount` and `sync`.
+
+use crate::place::{Part, Source, size};
+use anyhow::{Context, Result, anyhow, bail};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use uxfs::{Fs, Options};
+
+/// In the environment of the server that `uxfs mount` starts: it says on its standard output when it is ready.
+const READY: &str = "UXFS_MOUNT_READY";
+/// How long a busy mount may go on after a signal, before it is cut off from its users.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long `umount` waits for the server to finish its writing.
+const LONGEST_FLUSH: Duration = Duration::from_secs(600);
+
+/// A mount as its options describe it.
+struct Request {
+    source: Source,
+    volume: Options,
+    front: uxfs_fuse::Options,
+}
+
+fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
+    let mut r = Request { source: Source::parse(image), volume: Options::default(), front: uxfs_fuse::Options::default() };
+    let mut fsname = None;
+    for o in options.iter().flat_map(|o| o.split(',')).filter(|o| !o.is_empty()) {
+        let (key, value) = o.split_once('=').map_or((o, None), |(k, v)| (k, Some(v)));
+        let need = || value.with_context(|| format!("mount option {key} needs a value"));
+        let number = || need()?.parse::<u32>().with_context(|| format!("mount option {key} needs a number"));
+        match key {
+            "ro" => r.volume.read_only = true,
+            "rw" => r.volume.read_only = false,
+            "norecovery" => (r.volume.norecovery, r.volume.read_only) = (true, true),
+            "offset" => r.source.part = Part::Offset(need()?.parse().context("mount option offset needs a number of bytes")?),
+            "part" => r.source.part = Part::Number(number()?),
+            "commit" => r.volume.commit = number()?,
+            "memory" => r.volume.memory = usize::try_from(size(need()?)?)?,
+            "threads" => r.front.threads = number()? as usize,
+            "fsname" => fsname = Some(need()?.to_string()),
+            "allow_other" => r.front.allow_other = true,
+            "allow_root" => r.front.allow_root = true,
+            "default_permissions" => r.front.default_permissions = true,
+            "dev" => r.front.dev = true,
+            "nodev" => r.front.dev = false,
+            "suid" => r.front.suid = true,
+            "nosuid" => r.front.suid = false,
+            "exec" => r.front.exec = true,
+            "noexec" => r.front.exec = false,
+            // What says nothing here: the kernel's business, or XFS's defaults by now.
+            "defaults" | "nouuid" | "attr2" | "noattr2" | "inode64" | "ikeep" | "noikeep" | "noatime" | "relatime" | "nodiratime" | "lazytime"
+            | "async" | "auto" | "noauto" | "user" | "nouser" | "users" | "nofail" | "_netdev" | "noquota" | "nodiscard" | "subtype" => {}
+            k if k.starts_with("x-") || k.starts_with("comment") => {}
+            k => bail!("mount option {k} is not supported"),
+        }
+    }
+    r.front.read_only = r.volume.read_only;
+    let full = r.source.file.canonicalize().with_context(|| format!("cannot open {}", r.source.file.display()))?;
+    r.front.fsname = fsname.unwrap_or_else(|| full.display().to_string());
+    r.source.file = full;
+    Ok(r)
+}
+
+/// Mounts an image on a directory; returns once it is there, or with `foreground` when it was unmounted.
+///
+/// # Errors
+/// The volume cannot be opened, the mount is refused, or the last writing failed.
+pub fn mount(image: &std::ffi::OsStr, dir: &Path, options: &[String], foreground: bool) -> Result<()> {
+    let r = parse(image, options)?;
+    if !dir.is_dir() {
+        bail!("{}: not a directory", dir.display());
+    }
+    if foreground {
+        return serve(r, dir);
+    }
+    // A server of its own: this program again, which says when it is ready.
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["mount", "-f"])
+        .args(options.iter().flat_map(|o| ["-o", o]))
+        .arg(image)
+        .arg(dir)
+        .env(READY, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .context("cannot start the server")?;
+    let mut said = String::new();
+    child.stdout.take().context("no output of the server")?.read_to_string(&mut said)?;
+    if said.contains("ready") {
+        return Ok(());
+    }
+    let status = child.wait()?;
+    // It has told why on the standard error that it shares.
+    std::process::exit(status.code().unwrap_or(1));
+}
+
+/// Tells the parent that the mount is there, and lets the terminal go.
+fn detach() -> Result<()> {
+    if std::env::var_os(READY).is_none() {
+        return Ok(());
+    }
+    // Fails only where this process leads its group already; then it has what it needs.
+    let _ = rustix::process::setsid();
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let mut out = std::io::stdout();
+    out.write_all(b"ready\n")?;
+    out.flush()?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    std::env::set_current_dir("/")?;
+    Ok(())
+}
+
+enum Event {
+    Ended(std::io::Result<()>),
+    Signal,
+}
+
+fn serve(r: Request, dir: &Path) -> Result<()> {
+    let name = r.source.name();
+    let dev = r.source.device(!r.volume.read_only)?;
+    let fs = Arc::new(Fs::open(dev, r.volume).with_context(|| format!("cannot open {name}"))?);
+    let (tx, rx) = mpsc::channel();
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let dir = dir.canonicalize()?;
+    let mounted = match uxfs_fuse::mount(fs.clone(), &dir, &r.front) {
+        Ok(m) => m,
+        Err(e) => {
+            fs.close()?;
+            return Err(anyhow!(e).context(format!("cannot mount on {}", dir.display())));
+        }
+    };
+    let (session, mut unmounter) = mounted.into_parts();
+    detach()?;
+    let tx2 = tx.clone();
+    std::thread::spawn(move || {
+        let ended = session.join().unwrap_or_else(|_| Err(std::io::Error::other("a thread that serves the mount panicked")));
+        let _ = tx.send(Event::Ended(ended));
+    });
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            let _ = tx2.send(Event::Signal);
+        }
+    });
+    let ended = match rx.recv()? {
+        Event::Ended(r) => r,
+        Event::Signal => {
+            if unmounter.unmount().is_err() {
+                // In use: it goes from the tree now; its users get errors once the server is gone.
+                let _ = detach_mount(&dir);
+            }
+            let deadline = Instant::now() + GRACE;
+            loop {
+                match rx.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                    Ok(Event::Ended(r)) => break r,
+                    Ok(Event::Signal) => {}
+                    Err(_) => break Ok(()),
+                }
+            }
+        }
+    };
+    fs.close().with_context(|| format!("cannot close {name}; the next use recovers it"))?;
+    ended.context("the connection to the kernel failed")
+}
+
+fn detach_mount(dir: &Path) -> Result<()> {
+    run_unmount(dir, true)
+}
+
+fn run_unmount(dir: &Path, lazy: bool) -> Result<()> {
+    let mut c = if rustix::process::geteuid().is_root() {
+        let mut c = Command::new("umount");
+        c.args(lazy.then_some("-l"));
+        c
+    } else {
+        let mut c = Command::new("fusermount3");
+        c.arg("-u").args(lazy.then_some("-z"));
+        c
+    };
+    let out = c.arg("--").arg(dir).output().context("cannot run the unmounting program (package fuse3 or mount)")?;
+    if out.status.success() {
+        return Ok(());
+    }
+    bail!("{}", String::from_utf8_lossy(&out.stderr).trim())
+}
+
+/// A mount of uxfs: where, and what is mounted.
+fn mounts() -> Result<Vec<(PathBuf, PathBuf)>> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let row = |l: &str| {
+        let (left, right) = l.split_once(" - ")?;
+        let mut r = right.split(' ');
+        (r.next()? == "fuse.uxfs").then_some(())?;
+        Some((unescape(left.split(' ').nth(4)?).into(), unescape(r.next()?).into()))
+    };
+    Ok(text.lines().filter_map(row).collect())
+}
+
+/// Undoes the octal escapes of mountinfo.
+fn unescape(s: &str) -> String {
+    ["\\040", "\\011", "\\012", "\\134"].iter().zip([" ", "\t", "\n", "\\"]).fold(s.to_string(), |s, (code, c)| s.replace(code, c))
+}
+
+/// Unmounts a directory and waits until its volume is written and closed.
+///
+/// # Errors
+/// It is no mount of uxfs, or busy.
+pub fn unmount(dir: &Path) -> Result<()> {
+    // Not canonicalize: it asks a server that may be gone.
+    let full = std::path::absolute(dir)?;
+    let list = mounts()?;
+    let found = list.iter().rev().find(|m| m.0 == full).or_else(|| {
+        let c = dir.canonicalize().ok()?;
+        list.iter().rev().find(|m| m.0 == c)
+    });
+    let Some((at, image)) = found else { bail!("{}: no volume is mounted there by uxfs", dir.display()) };
+    run_unmount(at, false).with_context(|| format!("cannot unmount {}", dir.display()))?;
+    let Ok(f) = File::open(image) else { return Ok(()) };
+    let deadline = Instant::now() + LONGEST_FLUSH;
+    while rustix::fs::flock(&f, rustix::fs::FlockOperation::NonBlockingLockShared).is_err() {
+        if Instant::now() > deadline {
+            bail!("{} is unmounted, but its server is still writing {}", dir.display(), image.display());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Makes everything that was written to a mounted volume durable.
+///
+/// # Errors
+/// `dir` is not on a mount of uxfs; something could not be written.
+pub fn sync(dir: &Path) -> Result<()> {
+    let full = dir.canonicalize().with_context(|| dir.display().to_string())?;
+    let dev = full.metadata()?.dev();
+    let mut root = full.clone();
+    while let Some(up) = root.parent().filter(|p| p.metadata().is_ok_and(|m| m.dev() == dev)) {
+        root = up.to_path_buf();
+    }
+    if !mounts()?.iter().any(|m| m.0 == root) {
+        bail!("{}: not on a mount of uxfs", dir.display());
+    }
+    let f = File::open(&root)?;
+    // First what the kernel still holds of mapped files, then what the server holds.
+    rustix::fs::syncfs(&f).with_context(|| dir.display().to_string())?;
+    f.sync_all().with_context(|| dir.display().to_string())
+}

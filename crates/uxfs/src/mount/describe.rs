@@ -1,0 +1,65 @@
+//! What is in the journal, in words: for `uxfs log`.
+
+use super::read_superblock;
+use crate::error::{Error, Result};
+use uxfs_device::DeviceRef;
+use uxfs_format::Lsn;
+use uxfs_format::log::{BufFormat, IcreateFormat, InodeFormat, Intent, item};
+use uxfs_journal::{LogGeometry, Replay, ReplayItem, find_log_state};
+
+/// Where the journal begins and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogSummary {
+    /// The next record goes here.
+    pub head: Lsn,
+    /// Recovery begins here.
+    pub tail: Lsn,
+    /// Nothing is to be recovered.
+    pub clean: bool,
+    /// Records at the head were not whole.
+    pub torn: bool,
+}
+
+struct Teller<'a>(&'a mut dyn FnMut(Lsn, &[String]));
+
+impl Replay for Teller<'_> {
+    type Error = Error;
+    fn transaction(&mut self, pass: u8, lsn: Lsn, items: &[ReplayItem]) -> Result<()> {
+        if pass == 1 {
+            let lines: Vec<String> = items.iter().map(line).collect();
+            (self.0)(lsn, &lines);
+        }
+        Ok(())
+    }
+}
+
+fn line(i: &ReplayItem) -> String {
+    let name = item::name(i.kind());
+    let Some(first) = i.regions.first() else { return name.into() };
+    let bytes: usize = i.regions[1..].iter().map(Vec::len).sum();
+    match i.kind() {
+        item::BUF => BufFormat::parse(first).map_or_else(|| name.into(), |f| format!("{name} daddr {} len {} flags {:#x}, {bytes} bytes", f.daddr.0, f.bbs, f.flags)),
+        item::INODE => {
+            InodeFormat::parse(first).map_or_else(|| name.into(), |f| format!("{name} {} fields {:#x}, {bytes} bytes", f.ino.0, f.fields))
+        }
+        item::ICREATE => {
+            IcreateFormat::parse(first).map_or_else(|| name.into(), |f| format!("{name} ag {} agbno {} count {}", f.agno.0, f.agbno.0, f.count))
+        }
+        _ => match Intent::parse(first) {
+            Some(f) => format!("{name} id {:#x}, {} extents", f.id, f.extents.len()),
+            None => format!("{name}, {} regions", i.regions.len()),
+        },
+    }
+}
+
+/// Tells the committed transactions between tail and head: their position and their items in words.
+///
+/// # Errors
+/// The volume has no readable superblock or log.
+pub fn describe_log(dev: &DeviceRef, tell: &mut dyn FnMut(Lsn, &[String])) -> Result<LogSummary> {
+    let (g, _) = read_superblock(dev)?;
+    let geo = LogGeometry::of(&g);
+    let state = find_log_state(dev, &geo)?;
+    uxfs_journal::replay(&**dev, &geo, &state, &mut Teller(tell))?;
+    Ok(LogSummary { head: state.head, tail: state.tail, clean: state.clean, torn: state.torn })
+}
