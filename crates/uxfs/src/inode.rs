@@ -199,6 +199,11 @@ impl Inode {
         self.stale.store(true, Ordering::Release);
     }
 
+    /// True if its chunk is gone and it has no new life yet.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Acquire)
+    }
+
     /// It begins a new life in a chunk that was allocated again.
     pub(crate) fn revive(&self) {
         self.stale.store(false, Ordering::Release);
@@ -324,7 +329,7 @@ impl Loggable for Inode {
                 Format::Dev => return (ino_field::DEV, 0),
                 Format::Local => (bits[0], d.fork(w).local.clone()),
                 Format::Extents => (bits[1], d.fork(w).encode(Format::Extents, size)),
-                Format::Btree => (bits[2], d.fork(w).encode(Format::Btree, size)),
+                Format::Btree => (bits[2], d.fork(w).encode_root_for_log(self.ino, g)),
             };
             if fields & bit == 0 || bytes.is_empty() {
                 return (0, 0);

@@ -349,7 +349,8 @@ fn free_chunk(tp: &mut Trans, inodes: &Inodes, agno: AgNumber, agi: &Buf, rec: I
     let vol = Arc::downgrade(&tp.vol);
     tp.on_durable(Box::new(move |durable| {
         if let Some(v) = vol.upgrade().filter(|_| durable) {
-            stale.iter().for_each(|i| v.journal.ail.remove(i.as_ref()));
+            // One that began a new life within the same checkpoint stays: that life is to go home.
+            stale.iter().filter(|i| i.is_stale()).for_each(|i| v.journal.ail.remove(i.as_ref()));
         }
     }));
     Ok(())

@@ -1,10 +1,11 @@
 //! A fork's in-core form <-> its bytes in the inode.
 
 use std::collections::BTreeMap;
-use uxfs_format::btree::{LONG_HEADER, TreeKind, numrecs, set_numrecs};
+use uxfs_format::btree::{LONG_HEADER, TreeKind, level, numrecs, set_numrecs};
 use uxfs_format::bytes::{get16, get64, put16, put64};
 use uxfs_format::extent::{EXTENT_SIZE, Extent};
 use uxfs_format::inode::Format;
+use uxfs_format::{DiskAddr, Geometry, Ino};
 
 /// A fork in memory.
 #[derive(Clone, Debug, Default)]
@@ -89,7 +90,7 @@ impl Fork {
                 let s = TreeKind::Bmap.shape();
                 let (n, max) = (numrecs(&self.root), root_max(size));
                 let mut out = vec![0; size];
-                put16(&mut out, 0, uxfs_format::btree::level(&self.root));
+                put16(&mut out, 0, level(&self.root));
                 put16(&mut out, 2, n as u16);
                 for i in 0..n.min(max) {
                     put64(&mut out, BMDR_HEADER + 8 * i, get64(&self.root, s.key_at(i)));
@@ -98,6 +99,36 @@ impl Fork {
                 out
             }
         }
+    }
+
+    /// The root as the log carries it: a block's header, and room for just the entries that there are.
+    pub fn encode_root_for_log(&self, owner: Ino, g: &Geometry) -> Vec<u8> {
+        let (s, n) = (TreeKind::Bmap.shape(), numrecs(&self.root));
+        let mut out = vec![0; LONG_HEADER + 16 * n];
+        s.init(&mut out, level(&self.root), DiskAddr(u64::MAX), owner.0, g);
+        set_numrecs(&mut out, n);
+        for i in 0..n {
+            put64(&mut out, s.key_at(i), get64(&self.root, s.key_at(i)));
+            put64(&mut out, LONG_HEADER + 8 * (n + i), s.ptr_get(&self.root, self.root.len() as u32, i));
+        }
+        out
+    }
+
+    /// A root out of the log as it goes into a fork of `size` bytes; `None` if it does not fit.
+    pub fn root_from_log(region: &[u8], size: usize) -> Option<Vec<u8>> {
+        let room = region.len().checked_sub(LONG_HEADER)? / 16;
+        let (n, max) = (numrecs(region), root_max(size));
+        if n == 0 || n > room || n > max || level(region) == 0 {
+            return None;
+        }
+        let mut out = vec![0; size];
+        put16(&mut out, 0, level(region));
+        put16(&mut out, 2, n as u16);
+        for i in 0..n {
+            put64(&mut out, BMDR_HEADER + 8 * i, get64(region, LONG_HEADER + 8 * i));
+            put64(&mut out, BMDR_HEADER + 8 * (max + i), get64(region, LONG_HEADER + 8 * (room + i)));
+        }
+        Some(out)
     }
 
     /// The extent that covers file block `off`.

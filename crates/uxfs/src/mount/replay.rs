@@ -4,6 +4,7 @@
 //! them bear the new position or none.
 
 use crate::error::{Error, Result};
+use crate::inode::Fork;
 use crate::trans::IntentItem;
 use crate::volume::Volume;
 use std::collections::{BTreeMap, HashMap};
@@ -223,20 +224,25 @@ impl Player<'_> {
         home[INODE_LSN..INODE_LSN + 8].copy_from_slice(&lsn.0.to_be_bytes());
         home[160..176].copy_from_slice(&g.meta_uuid);
         let mut regions = it.regions[2..].iter();
-        let put = |home: &mut [u8], at: usize, size: usize, region: Option<&Vec<u8>>| -> Result<()> {
+        let put = |home: &mut [u8], at: usize, size: usize, root: u32, region: Option<&Vec<u8>>| -> Result<()> {
             let Some(r) = region else { return malformed("an inode has fewer regions than it says") };
-            let n = r.len().min(size);
             home[at..at + size].fill(0);
-            home[at..at + n].copy_from_slice(&r[..n]);
+            if f.fields & root != 0 {
+                let Some(r) = Fork::root_from_log(r, size) else { return malformed("an inode's bmbt root does not fit") };
+                home[at..at + size].copy_from_slice(&r);
+            } else {
+                let n = r.len().min(size);
+                home[at..at + n].copy_from_slice(&r[..n]);
+            }
             Ok(())
         };
         if f.fields & (ino_field::DDATA | ino_field::DEXT | ino_field::DBROOT) != 0 {
-            put(home, CORE_SIZE, dsize, regions.next())?;
+            put(home, CORE_SIZE, dsize, ino_field::DBROOT, regions.next())?;
         } else if f.fields & ino_field::DEV != 0 {
             home[CORE_SIZE..CORE_SIZE + 4].copy_from_slice(&f.rdev.to_be_bytes());
         }
         if f.fields & (ino_field::ADATA | ino_field::AEXT | ino_field::ABROOT) != 0 {
-            put(home, CORE_SIZE + dsize, g.literal_area() - dsize, regions.next())?;
+            put(home, CORE_SIZE + dsize, g.literal_area() - dsize, ino_field::ABROOT, regions.next())?;
         }
         crc::stamp(home, INODE_CRC);
         let owners = f.fields & (ino_field::DOWNER | ino_field::AOWNER) != 0;
