@@ -81,7 +81,7 @@ pub fn check(source: &Source, json: bool, out: &mut impl Write) -> Result<ExitCo
         Ok(_) => {}
         Err(e) => unrecovered = Some(e),
     }
-    let mut report = uxfs_check::check(&*seen);
+    let mut report = uxfs_check::check(&*seen).with_context(|| format!("cannot check {}", source.name()))?;
     if let Some(e) = unrecovered {
         report.add("log-recovery", "log", None, &format!("cannot be recovered: {e}"));
     }
@@ -96,6 +96,9 @@ pub fn check(source: &Source, json: bool, out: &mut impl Write) -> Result<ExitCo
     } else {
         for f in &report.findings {
             writeln!(out, "{f}")?;
+        }
+        if report.left_out > 0 {
+            writeln!(out, "and {} findings more", report.left_out)?;
         }
         if dirty {
             writeln!(out, "{}: the log is dirty; checked as it would be once recovered", source.name())?;

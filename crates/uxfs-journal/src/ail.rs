@@ -86,10 +86,10 @@ impl Ail {
             drop(l);
             std::thread::yield_now();
         }
-        let wanted: Vec<_> = items.iter().filter(|i| i.committed(start)).collect();
+        let wanted: Vec<_> = items.iter().filter_map(|i| Some((i, i.committed(start)?))).collect();
         let mut l = self.list.lock();
-        for i in wanted {
-            Self::insert_locked(&mut l, i, start);
+        for (i, at) in wanted {
+            Self::insert_locked(&mut l, i, at);
         }
         l.empty_tail = l.empty_tail.max(commit);
         self.changed.notify_all();

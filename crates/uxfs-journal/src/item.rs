@@ -75,8 +75,9 @@ pub trait LogItem: Send + Sync {
     /// The journal's part.
     fn state(&self) -> &ItemState;
 
-    /// The checkpoint with its last commit is durable at `lsn`. Returns true to go into, or forward in, the AIL there.
-    fn committed(&self, lsn: Lsn) -> bool;
+    /// The checkpoint with its last commit is durable at `lsn`. Returns where in the AIL it belongs now, `None` for nowhere:
+    /// `lsn`, or an earlier position if what was logged there is not all logged again.
+    fn committed(&self, lsn: Lsn) -> Option<Lsn>;
 
     /// Tries to write the item home; never waits.
     fn push(&self) -> Push;

@@ -257,8 +257,8 @@ impl LogItem for Inode {
         &self.item
     }
 
-    fn committed(&self, _lsn: Lsn) -> bool {
-        !self.stale.load(Ordering::Acquire)
+    fn committed(&self, lsn: Lsn) -> Option<Lsn> {
+        (!self.stale.load(Ordering::Acquire)).then_some(lsn)
     }
 
     /// Writes its cluster home, with every other inode in it that may go.

@@ -106,8 +106,8 @@ impl LogItem for Icreate {
     fn state(&self) -> &ItemState {
         &self.0
     }
-    fn committed(&self, _: Lsn) -> bool {
-        false
+    fn committed(&self, _: Lsn) -> Option<Lsn> {
+        None
     }
     fn push(&self) -> Push {
         Push::Nothing

@@ -57,7 +57,9 @@ struct Player<'a> {
     g: &'a Geometry,
     cancelled: HashMap<(u64, u32), u32>,
     /// Blocks changed by transactions of the current position.
-    blocks: HashMap<(u64, u32), Vec<u8>>,
+    /// Blocks that transactions of one log position touched. Several of them may change a block, and a block is skipped
+    /// that bears a position as late as theirs: so it gets its stamp only when they are all in.
+    blocks: HashMap<(u64, u32), Replayed>,
     at: Lsn,
     pending: Pending,
 }
@@ -66,8 +68,17 @@ fn malformed<T>(what: &str) -> Result<T> {
     Err(Error::Io { at: DiskAddr(0), error: std::io::Error::other(format!("log: an item is malformed: {what}")) })
 }
 
+#[derive(Default)]
+struct Replayed {
+    bytes: Vec<u8>,
+    /// It was changed, so it is to be written.
+    changed: bool,
+    /// It is to bear the position.
+    stamp: bool,
+}
+
 impl Player<'_> {
-    fn block(&mut self, at: DiskAddr, bbs: u32) -> Result<&mut Vec<u8>> {
+    fn block(&mut self, at: DiskAddr, bbs: u32) -> Result<&mut Replayed> {
         let end = (at.0 + u64::from(bbs)).saturating_mul(512);
         if bbs == 0 || bbs > 256 || end > self.g.dblocks.saturating_mul(u64::from(self.g.blocksize)) {
             return malformed("it lies outside the volume");
@@ -77,22 +88,21 @@ impl Player<'_> {
             std::collections::hash_map::Entry::Vacant(e) => {
                 let mut b = vec![0; bbs as usize * 512];
                 self.dev.read(at.0 * 512, &mut b)?;
-                Ok(e.insert(b))
+                Ok(e.insert(Replayed { bytes: b, ..Replayed::default() }))
             }
         }
     }
 
     /// Writes what gathered, in order of place.
     fn flush(&mut self) -> Result<()> {
-        let mut all: Vec<_> = self.blocks.drain().collect();
+        let mut all: Vec<_> = self.blocks.drain().filter(|b| b.1.changed).collect();
         all.sort_by_key(|b| b.0);
-        for ((at, _), b) in &mut all {
-            if let Some(k) = Kind::sniff(b).filter(|k| *k != Kind::Inode) {
-                k.stamp(b, None);
+        for (_, b) in &mut all {
+            if let Some(k) = Kind::sniff(&b.bytes).filter(|k| *k != Kind::Inode) {
+                k.stamp(&mut b.bytes, b.stamp.then_some(self.at));
             }
-            let _ = at;
         }
-        let reqs: Vec<WriteRequest<'_>> = all.iter().map(|((at, _), b)| WriteRequest { offset: at * 512, data: b }).collect();
+        let reqs: Vec<WriteRequest<'_>> = all.iter().map(|((at, _), b)| WriteRequest { offset: at * 512, data: &b.bytes }).collect();
         Ok(self.dev.write_many(&reqs)?)
     }
 
@@ -123,13 +133,14 @@ impl Player<'_> {
             return self.inode_buffer(&f, &runs, it);
         }
         let g = self.g.clone();
-        let b = self.block(f.daddr, bbs)?;
+        let Replayed { bytes: b, changed, stamp } = self.block(f.daddr, bbs)?;
         if let Some(k) = Kind::sniff(b)
             && k.uuid_matches(b, &g)
             && k.lsn(b).is_some_and(|l| l >= lsn && l.0 != u64::MAX)
         {
             return Ok(());
         }
+        (*changed, *stamp) = (true, true);
         for ((c, n), region) in runs.iter().zip(&it.regions[1..]) {
             let (from, len) = (c * 128, n * 128);
             if region.len() < len || from + len > b.len() {
@@ -137,16 +148,14 @@ impl Player<'_> {
             }
             b[from..from + len].copy_from_slice(&region[..len]);
         }
-        if let Some(k) = Kind::sniff(b).filter(|k| *k != Kind::Inode) {
-            k.stamp(b, Some(lsn));
-        }
         Ok(())
     }
 
     /// Of an inode cluster only the next-unlinked fields count.
     fn inode_buffer(&mut self, f: &BufFormat, runs: &[(usize, usize)], it: &ReplayItem) -> Result<()> {
         let isize = self.g.inodesize as usize;
-        let b = self.block(f.daddr, u32::from(f.bbs))?;
+        let Replayed { bytes: b, changed, .. } = self.block(f.daddr, u32::from(f.bbs))?;
+        *changed = true;
         for slot in 0..b.len() / isize {
             let at = slot * isize + NEXT_UNLINKED;
             let hit = runs.iter().zip(&it.regions[1..]).find(|((c, n), _)| c * 128 <= at && at + 4 <= (c + n) * 128);
@@ -177,7 +186,8 @@ impl Player<'_> {
         }
         for c in clusters {
             let ino0 = g.agbno_agino(uxfs_format::AgBlock(f.agbno.0 + c)).0;
-            let b = self.block(at(c), bbs)?;
+            let Replayed { bytes: b, changed, .. } = self.block(at(c), bbs)?;
+            *changed = true;
             for (i, d) in b.chunks_exact_mut(g.inodesize as usize).enumerate() {
                 inode::init_free(d, g.ino(f.agno, AgIno(ino0 + i as u32)), f.generation, &g);
             }
@@ -197,7 +207,7 @@ impl Player<'_> {
         }
         let isize = self.g.inodesize as usize;
         let g = self.g.clone();
-        let cluster = self.block(f.daddr, f.bbs)?;
+        let Replayed { bytes: cluster, changed, .. } = self.block(f.daddr, f.bbs)?;
         let offset = f.offset as usize;
         let Some(home) = cluster.get_mut(offset..offset + isize) else { return malformed("an inode lies outside its cluster") };
         if uxfs_format::bytes::get16(home, 0) == inode::INODE_MAGIC
@@ -206,6 +216,7 @@ impl Player<'_> {
         {
             return Ok(());
         }
+        *changed = true;
         let mut be = core[..CORE_SIZE].to_vec();
         // The form of times and counters hangs on flags2, which is host-endian here.
         let flags2 = get64(&be, 120).swap_bytes();

@@ -155,16 +155,24 @@ impl LogItem for BufItem {
         &self.state
     }
 
-    fn committed(&self, _lsn: Lsn) -> bool {
-        let cancelled = self.logged.lock().cancelled;
-        if cancelled && let Some(v) = self.vol.upgrade() {
+    fn committed(&self, lsn: Lsn) -> Option<Lsn> {
+        let (cancelled, ordered) = {
+            let l = self.logged.lock();
+            (l.cancelled, l.ordered)
+        };
+        if !cancelled {
+            // New inodes are in the log once, as numbers in the chunk's own item. Until they are home, a later change of the
+            // cluster does not stand for them: moving forward would let the tail pass the only record of them.
+            return Some(self.state.ail_lsn().filter(|_| ordered).unwrap_or(lsn));
+        }
+        if let Some(v) = self.vol.upgrade() {
             v.journal.ail.remove(self);
             // A new owner of the block may have taken the buffer over already; then it stays.
             if self.buf.hold.try_lock().is_some_and(|_held| self.logged.lock().cancelled) {
                 v.bufs.forget_unused(&self.buf);
             }
         }
-        !cancelled
+        None
     }
 
     fn push(&self) -> Push {

@@ -82,8 +82,8 @@ impl LogItem for IntentItem {
     fn state(&self) -> &ItemState {
         &self.state
     }
-    fn committed(&self, _lsn: Lsn) -> bool {
-        true
+    fn committed(&self, lsn: Lsn) -> Option<Lsn> {
+        Some(lsn)
     }
     fn push(&self) -> Push {
         Push::Nothing
@@ -100,11 +100,11 @@ impl LogItem for DoneItem {
     fn state(&self) -> &ItemState {
         &self.state
     }
-    fn committed(&self, _lsn: Lsn) -> bool {
+    fn committed(&self, _lsn: Lsn) -> Option<Lsn> {
         if let (Some(i), Some(v)) = (self.intent.upgrade(), self.vol.upgrade()) {
             v.journal.ail.remove(i.as_ref());
         }
-        false
+        None
     }
     fn push(&self) -> Push {
         Push::Nothing

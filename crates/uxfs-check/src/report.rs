@@ -1,0 +1,54 @@
+//! What was found.
+
+use std::fmt;
+
+/// Findings that are kept; a volume full of damage does not fill the memory.
+const MOST: usize = 10_000;
+
+/// One thing that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Stays the same from release to release.
+    pub code: &'static str,
+    /// Which structure.
+    pub structure: &'static str,
+    /// Where it lies, in basic blocks of 512 bytes; `None` if it is spread.
+    pub place: Option<u64>,
+    /// What does not hold.
+    pub message: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}] {}", self.code, self.structure)?;
+        if let Some(p) = self.place {
+            write!(f, " at basic block {p}")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+/// All findings.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// In the order in which they were found.
+    pub findings: Vec<Finding>,
+    /// Findings beyond those that are kept.
+    pub left_out: usize,
+}
+
+impl Report {
+    /// True if everything holds.
+    pub fn is_sound(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    /// Notes a finding.
+    pub fn add(&mut self, code: &'static str, structure: &'static str, place: Option<u64>, message: &str) {
+        if self.findings.len() >= MOST {
+            self.left_out += 1;
+            return;
+        }
+        self.findings.push(Finding { code, structure, place, message: message.to_string() });
+    }
+}
