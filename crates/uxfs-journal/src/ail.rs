@@ -6,7 +6,7 @@
 //!    does not pass that checkpoint's start, also when the list is empty.
 
 use crate::hole::{Hole, hole};
-use crate::item::{LogItem, Push};
+use crate::item::{LogItem, Push, Regions};
 use crate::stats::Stats;
 use crate::{JournalError, Shutdown};
 use parking_lot::{Condvar, Mutex};
@@ -79,14 +79,14 @@ impl Ail {
     }
 
     /// Inserts the items of a checkpoint that became durable, then lets the empty list's tail follow.
-    pub(crate) fn insert_checkpoint(&self, items: &[Arc<dyn LogItem>], start: Lsn, commit: Lsn) {
+    pub(crate) fn insert_checkpoint(&self, items: &[(&Arc<dyn LogItem>, &Regions)], start: Lsn, commit: Lsn) {
         if hole(Hole::EmptyAilTail) {
             let mut l = self.list.lock();
             l.empty_tail = l.empty_tail.max(commit);
             drop(l);
             std::thread::yield_now();
         }
-        let wanted: Vec<_> = items.iter().filter_map(|i| Some((i, i.committed(start)?))).collect();
+        let wanted: Vec<_> = items.iter().filter_map(|(i, r)| Some((i, i.committed(start, r)?))).collect();
         let mut l = self.list.lock();
         for (i, at) in wanted {
             Self::insert_locked(&mut l, i, at);

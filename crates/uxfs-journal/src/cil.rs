@@ -456,7 +456,7 @@ impl Journal {
         });
         let ok = durable.is_ok();
         if let Ok((start, commit)) = durable {
-            let live: Vec<Arc<dyn LogItem>> = ctx.items.iter().zip(&shadows).filter(|(_, s)| s.is_some()).map(|(i, _)| i.clone()).collect();
+            let live: Vec<_> = ctx.items.iter().zip(&shadows).filter_map(|(i, s)| Some((i, s.as_ref()?))).collect();
             self.ail.insert_checkpoint(&live, start, commit);
         }
         for i in &ctx.items {

@@ -45,6 +45,10 @@ impl ItemState {
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) > 0
     }
+    /// True if, besides the checkpoint that completes now, a later one holds it.
+    pub fn is_logged_again(&self) -> bool {
+        self.pins.load(Ordering::Acquire) > 1
+    }
     /// Its position in the AIL, if it is there.
     pub fn ail_lsn(&self) -> Option<Lsn> {
         match self.ail_lsn.load(Ordering::Acquire) {
@@ -75,9 +79,11 @@ pub trait LogItem: Send + Sync {
     /// The journal's part.
     fn state(&self) -> &ItemState;
 
-    /// The checkpoint with its last commit is durable at `lsn`. Returns where in the AIL it belongs now, `None` for nowhere:
-    /// `lsn`, or an earlier position if what was logged there is not all logged again.
-    fn committed(&self, lsn: Lsn) -> Option<Lsn>;
+    /// A checkpoint that holds `logged` of it is durable at `lsn`. Returns where in the AIL it belongs now, `None` for
+    /// nowhere: `lsn`, or an earlier position if what was logged there is not all logged again.
+    ///
+    /// Only `logged` says what is durable; the item may have gone on in a later checkpoint or in a running transaction.
+    fn committed(&self, lsn: Lsn, logged: &Regions) -> Option<Lsn>;
 
     /// Tries to write the item home; never waits.
     fn push(&self) -> Push;

@@ -136,7 +136,7 @@ fn get_entry_only(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<()> {
 /// Sets an attribute.
 ///
 /// # Locks
-/// The caller has the inode exclusively, and no transaction.
+/// Takes the inode exclusively, after log space; the caller has neither.
 ///
 /// # Errors
 /// `NoSpace`, [`Error::Range`] for a name or value that is too long, [`Error::Exists`] and [`Error::NoAttribute`] as
@@ -151,11 +151,6 @@ pub fn set(inode: &Arc<Inode>, name: AttrName<'_>, value: &[u8], mode: SetMode) 
     if value.len() > MAX_VALUE {
         return Err(Error::TooLarge);
     }
-    match (mode, exists(inode, name)?) {
-        (SetMode::Create, true) => return Err(Error::Exists),
-        (SetMode::Replace, false) => return Err(Error::NoAttribute),
-        _ => {}
-    }
     let vol = inode.vol.clone();
     let bs = vol.geo.blocksize as usize;
     let local = is_local(name.name.len(), value.len(), bs);
@@ -163,6 +158,12 @@ pub fn set(inode: &Arc<Inode>, name: AttrName<'_>, value: &[u8], mode: SetMode) 
     // A tree may split at every level and push its root down; the fork may turn into a bmbt.
     let blocks = value_blocks + 2 * (uxfs_format::da::MAX_DEPTH as u32 + 2) + vol.res.write_blocks * (3 + value_blocks);
     let mut tp = Trans::new(&vol, vol.res.attrset, blocks)?;
+    let _i = inode.lock();
+    match (mode, exists(inode, name)?) {
+        (SetMode::Create, true) => return Err(Error::Exists),
+        (SetMode::Replace, false) => return Err(Error::NoAttribute),
+        _ => {}
+    }
     ensure_fork(&mut tp, inode)?;
     let now = vol.now();
     inode.data().core.ctime = now;
@@ -210,11 +211,12 @@ pub fn set(inode: &Arc<Inode>, name: AttrName<'_>, value: &[u8], mode: SetMode) 
 /// # Errors
 /// [`Error::NoAttribute`]; the fork is corrupt.
 pub fn remove(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<()> {
+    let vol = inode.vol.clone();
+    let mut tp = Trans::new_must_succeed(&vol, vol.res.attrrm, 2 * vol.res.write_blocks)?;
+    let _i = inode.lock();
     if !exists(inode, name)? {
         return Err(Error::NoAttribute);
     }
-    let vol = inode.vol.clone();
-    let mut tp = Trans::new_must_succeed(&vol, vol.res.attrrm, 2 * vol.res.write_blocks)?;
     let now = vol.now();
     inode.data().core.ctime = now;
     inode.log(&mut tp, 0)?;
@@ -305,7 +307,7 @@ fn to_leaf(tp: &mut Trans, inode: &Arc<Inode>) -> Result<()> {
 /// Frees everything in the attribute fork of an inode that is going away, and the fork.
 ///
 /// # Locks
-/// The caller has the inode exclusively.
+/// Takes the inode exclusively, after log space; the caller has neither.
 ///
 /// # Errors
 /// The fork is corrupt.
@@ -313,9 +315,10 @@ pub fn inactivate(inode: &Arc<Inode>) -> Result<()> {
     if inode.data().core.forkoff == 0 {
         return Ok(());
     }
-    map::load(inode, Which::Attr)?;
     let vol = inode.vol.clone();
     let mut tp = Trans::new_must_succeed(&vol, vol.res.itruncate, 0)?;
+    let _i = inode.lock();
+    map::load(inode, Which::Attr)?;
     inode.log(&mut tp, 0)?;
     // Blocks of the tree may be in the log: their images must not come back over whatever is there next.
     leaf::invalidate_all(&tree(inode), &mut tp)?;

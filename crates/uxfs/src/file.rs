@@ -346,9 +346,9 @@ pub fn truncate(files: &Arc<Files>, inode: &Arc<Inode>, new: u64) -> Result<()> 
     let bs = u64::from(inode.vol.geo.blocksize);
     drop_pages(inode, &st, new.div_ceil(bs));
     st.size.store(new, Ordering::Release);
-    let _i = inode.lock();
     let vol = inode.vol.clone();
     let mut tp = Trans::new_must_succeed(&vol, vol.res.itruncate, vol.res.write_blocks)?;
+    let _i = inode.lock();
     let now = vol.now();
     {
         let mut d = inode.data();

@@ -436,10 +436,7 @@ impl Fs {
     pub fn set_attr(&self, ino: u64, name: AttrName<'_>, value: &[u8], mode: SetMode) -> Result<()> {
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;
-        self.with_retry(|| {
-            let _l = i.lock();
-            attr::set(&i, name, value, mode)
-        })
+        self.with_retry(|| attr::set(&i, name, value, mode))
     }
 
     /// Removes an attribute.
@@ -449,7 +446,6 @@ impl Fs {
     pub fn remove_attr(&self, ino: u64, name: AttrName<'_>) -> Result<()> {
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;
-        let _l = i.lock();
         attr::remove(&i, name)
     }
 

@@ -22,7 +22,7 @@ use crate::trans::{Buf, BufItem, Loggable, Trans};
 use crate::volume::Volume;
 use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, MutexGuard, RawRwLock, RwLock};
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use uxfs_format::bytes::put32;
 use uxfs_format::inode::{CORE_SIZE, Core, Format, INODE_CRC, NEXT_UNLINKED, flag2, swap_for_log};
@@ -88,6 +88,16 @@ impl InodeData {
     }
 }
 
+/// What became of an inode's chunk.
+mod chunk {
+    /// It is there.
+    pub const LIVE: u8 = 0;
+    /// A transaction freed it; that may not be durable yet.
+    pub const FREED: u8 = 1;
+    /// That is durable.
+    pub const GONE: u8 = 2;
+}
+
 /// Exclusive hold on an inode.
 pub type Exclusive = ArcRwLockWriteGuard<RawRwLock, ()>;
 /// Shared hold on an inode.
@@ -105,7 +115,10 @@ pub struct Inode {
     data: Mutex<InodeData>,
     item: ItemState,
     fields: AtomicU32,
-    stale: AtomicBool,
+    /// See [`chunk`].
+    chunk: AtomicU8,
+    /// Its end has begun: no name, no holder.
+    ending: AtomicBool,
     cluster: Mutex<Option<Buf>>,
     /// References from outside: open files, names that a front end remembers.
     pub refs: AtomicU64,
@@ -125,7 +138,8 @@ impl Inode {
             data: Mutex::new(data),
             item: ItemState::default(),
             fields: AtomicU32::new(0),
-            stale: AtomicBool::new(false),
+            chunk: AtomicU8::new(chunk::LIVE),
+            ending: AtomicBool::new(false),
             cluster: Mutex::default(),
             refs: AtomicU64::new(0),
             attached: OnceLock::new(),
@@ -196,24 +210,36 @@ impl Inode {
 
     /// Its chunk was freed: it will not go home any more.
     pub(crate) fn set_stale(&self) {
-        self.stale.store(true, Ordering::Release);
+        self.chunk.store(chunk::FREED, Ordering::Release);
     }
 
-    /// True if its chunk is gone and it has no new life yet.
-    pub(crate) fn is_stale(&self) -> bool {
-        self.stale.load(Ordering::Acquire)
+    fn is_stale(&self) -> bool {
+        self.chunk.load(Ordering::Acquire) != chunk::LIVE
+    }
+
+    /// The freeing of its chunk is durable: unless it began a new life since, nothing of it is to go home any more.
+    pub(crate) fn chunk_is_gone(&self) {
+        if self.chunk.compare_exchange(chunk::FREED, chunk::GONE, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            self.vol.journal.ail.remove(self);
+        }
+    }
+
+    /// Begins its end; false if that had begun before.
+    pub(crate) fn begin_end(&self) -> bool {
+        !self.ending.swap(true, Ordering::AcqRel)
     }
 
     /// It begins a new life in a chunk that was allocated again.
     pub(crate) fn revive(&self) {
-        self.stale.store(false, Ordering::Release);
+        self.ending.store(false, Ordering::Release);
+        self.chunk.store(chunk::LIVE, Ordering::Release);
         *self.cluster.lock() = None;
     }
 
     /// Copies the inode into its cluster's bytes, if it may go home now.
     fn flush_into(&self, bytes: &mut [u8], offset: usize) -> Option<Flushed> {
         let lsn = self.item.ail_lsn()?;
-        if self.item.is_pinned() || self.stale.load(Ordering::Acquire) {
+        if self.item.is_pinned() || self.is_stale() {
             return None;
         }
         let hold = self.ilock.try_read_arc()?;
@@ -257,8 +283,9 @@ impl LogItem for Inode {
         &self.item
     }
 
-    fn committed(&self, lsn: Lsn) -> Option<Lsn> {
-        (!self.stale.load(Ordering::Acquire)).then_some(lsn)
+    fn committed(&self, lsn: Lsn, _: &Regions) -> Option<Lsn> {
+        // Also if its chunk is being freed: until that is durable, only the AIL keeps this change from being lost.
+        (self.chunk.load(Ordering::Acquire) != chunk::GONE).then_some(lsn)
     }
 
     /// Writes its cluster home, with every other inode in it that may go.
@@ -266,8 +293,9 @@ impl LogItem for Inode {
         if self.item.is_pinned() {
             return Push::Pinned;
         }
-        if self.stale.load(Ordering::Acquire) {
-            return Push::Nothing;
+        if self.is_stale() {
+            // It waits for the checkpoint that frees its chunk.
+            return Push::Pinned;
         }
         let Ok((buf, _)) = self.cluster_buf() else {
             self.vol.journal.fail("an inode's cluster cannot be read to write it home");

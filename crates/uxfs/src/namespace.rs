@@ -483,7 +483,11 @@ impl Names {
         if gone && !self.vol.read_only { self.inactivate(inode) } else { Ok(()) }
     }
 
-    /// Frees what an unlinked inode holds, then the inode.
+    /// Frees what an unlinked inode holds, then the inode. Nobody can get hold of it any more.
+    ///
+    /// # Locks
+    /// The inode's, anew for each transaction and after that one's log space: who waits for space with an inode locked that
+    /// the tail of the log hangs on waits for ever.
     ///
     /// # Crash
     /// It stays on the unlinked list until the last transaction, so recovery goes on where this stopped.
@@ -491,18 +495,22 @@ impl Names {
     /// # Errors
     /// It is corrupt, or the volume is shut down.
     pub fn inactivate(&self, inode: &Arc<Inode>) -> Result<()> {
-        file::forget(&self.files, inode);
-        let _i = inode.lock();
-        let core = inode.core();
-        if core.mode == 0 || core.nlink > 0 {
-            return Ok(());
+        {
+            let _i = inode.lock();
+            let core = inode.core();
+            if core.mode == 0 || core.nlink > 0 || !inode.begin_end() {
+                return Ok(());
+            }
         }
+        file::forget(&self.files, inode);
+        let core = inode.core();
         if matches!(core.format, Format::Extents | Format::Btree) {
             self.free_data(inode, &core)?;
         }
         attr::inactivate(inode)?;
         let r = &self.vol.res;
         let mut tp = Trans::new_must_succeed(&self.vol, r.ifree, r.ialloc_blocks)?;
+        let _i = inode.lock();
         inode::unlinked_remove(&mut tp, inode)?;
         inode::difree(&mut tp, &self.inodes, inode)?;
         {
@@ -526,9 +534,10 @@ impl Names {
     }
 
     fn free_data(&self, inode: &Arc<Inode>, core: &Core) -> Result<()> {
-        map::load(inode, Which::Data)?;
         let r = &self.vol.res;
         let mut tp = Trans::new_must_succeed(&self.vol, r.itruncate, r.write_blocks)?;
+        let _i = inode.lock();
+        map::load(inode, Which::Data)?;
         if core.kind() != mode::REG {
             self.invalidate_blocks(&mut tp, inode, core)?;
         } else {

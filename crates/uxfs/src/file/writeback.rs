@@ -131,14 +131,14 @@ fn write_run(inode: &Arc<Inode>, st: &FileState, run: &Run) -> Result<()> {
     complete(inode, st, &parts, end * bs)
 }
 
-/// Finds or makes a place for blocks `first..end`.
+/// Finds or makes a place for blocks `first..end`. The caller's write-back lock keeps the mapping as it is found.
 fn place(inode: &Arc<Inode>, first: u64, end: u64, promised: &mut u64) -> Result<Vec<Part>> {
-    let _i = inode.lock();
-    map::load(inode, Which::Data)?;
     let mut parts = Vec::new();
     let mut off = first;
     while off < end {
         let (found, next) = {
+            let _i = inode.lock_shared();
+            map::load(inode, Which::Data)?;
             let d = inode.data();
             (d.data.at(off), d.data.extents.range(off + 1..).next().map_or(u64::MAX, |x| *x.0))
         };
@@ -192,6 +192,7 @@ fn alloc_data(tp: &mut Trans, inode: &Arc<Inode>, off: u64, len: u32) -> Result<
 /// Allocates and maps unwritten blocks for a hole.
 fn allocate(inode: &Arc<Inode>, off: u64, len: u32, promised: &mut u64) -> Result<Part> {
     let mut tp = begin(inode, len, promised)?;
+    let _i = inode.lock();
     let (start, n) = alloc_data(&mut tp, inode, off, len)?;
     map::map(&mut tp, inode, Which::Data, Extent { off: FileBlock(off), start, len: n, unwritten: true })?;
     // What was promised and not needed in this piece goes back to the promise of the rest.
@@ -213,13 +214,16 @@ fn mapped(inode: &Arc<Inode>, off: u64, len: u32, e: &Extent, promised: &mut u64
         return Ok(in_place(len));
     }
     let mut tp = begin(inode, len, promised)?;
+    let first = inode.lock();
     match space::first_shared(&mut tp, e.at(off), len)? {
         None => Ok(in_place(len)),
         Some((n, _)) if n > 0 => Ok(in_place(n)),
         Some((_, shared)) => {
             tp.commit()?;
+            drop(first);
             let len = shared.min(len);
             let mut tp = begin(inode, len, promised)?;
+            let _i = inode.lock();
             let (start, n) = alloc_data(&mut tp, inode, off, len)?;
             space::alloc_cow_staging(&mut tp, start, n);
             tp.commit()?;
@@ -230,8 +234,8 @@ fn mapped(inode: &Arc<Inode>, off: u64, len: u32, e: &Extent, promised: &mut u64
 
 /// The data is on the device: converts, remaps, and lets the core's size follow.
 fn complete(inode: &Arc<Inode>, st: &FileState, parts: &[Part], end_bytes: u64) -> Result<()> {
-    let _i = inode.lock();
     let vol = inode.vol.clone();
+    // Only write-backs and truncations change the core's size, and those exclude each other.
     let size = end_bytes.min(st.size.load(Ordering::Acquire));
     let grows = size > inode.data().core.size;
     let changes = parts.iter().any(|p| !matches!(p.target, Target::Mapped { unwritten: false, .. }));
@@ -239,6 +243,7 @@ fn complete(inode: &Arc<Inode>, st: &FileState, parts: &[Part], end_bytes: u64) 
         return Ok(());
     }
     let mut tp = Trans::new_must_succeed(&vol, vol.res.write, 2 * vol.res.write_blocks)?;
+    let _i = inode.lock();
     st.times.store(false, Ordering::Release);
     inode.log(&mut tp, 0)?;
     for p in parts {
@@ -294,9 +299,9 @@ fn log_times(inode: &Arc<Inode>, st: &FileState) -> Result<()> {
     if !st.times.swap(false, Ordering::AcqRel) {
         return Ok(());
     }
-    let _i = inode.lock();
     let vol = inode.vol.clone();
     let mut tp = Trans::new_must_succeed(&vol, vol.res.ichange, 0)?;
+    let _i = inode.lock();
     inode.log(&mut tp, 0)?;
     tp.commit().map(|_| ())
 }

@@ -13,7 +13,7 @@ use uxfs_format::bytes::{get32, put32};
 use uxfs_format::log::IcreateFormat;
 use uxfs_format::superblock::{incompat, ro_compat};
 use uxfs_format::{AgBlock, AgIno, AgNumber, DiskAddr, FsBlock, Ino, Kind, Lsn, inode};
-use uxfs_journal::{ItemState, LogItem, Push};
+use uxfs_journal::{ItemState, LogItem, Push, Regions};
 
 struct InoTree {
     agno: AgNumber,
@@ -106,7 +106,7 @@ impl LogItem for Icreate {
     fn state(&self) -> &ItemState {
         &self.0
     }
-    fn committed(&self, _: Lsn) -> Option<Lsn> {
+    fn committed(&self, _: Lsn, _: &Regions) -> Option<Lsn> {
         None
     }
     fn push(&self) -> Push {
@@ -346,11 +346,9 @@ fn free_chunk(tp: &mut Trans, inodes: &Inodes, agno: AgNumber, agi: &Buf, rec: I
     if let Some((s, n)) = run {
         space::defer_free(tp, g.fsb(agno, AgBlock(s)), n);
     }
-    let vol = Arc::downgrade(&tp.vol);
     tp.on_durable(Box::new(move |durable| {
-        if let Some(v) = vol.upgrade().filter(|_| durable) {
-            // One that began a new life within the same checkpoint stays: that life is to go home.
-            stale.iter().filter(|i| i.is_stale()).for_each(|i| v.journal.ail.remove(i.as_ref()));
+        if durable {
+            stale.iter().for_each(|i| i.chunk_is_gone());
         }
     }));
     Ok(())

@@ -155,20 +155,20 @@ impl LogItem for BufItem {
         &self.state
     }
 
-    fn committed(&self, lsn: Lsn) -> Option<Lsn> {
-        let (cancelled, ordered) = {
-            let l = self.logged.lock();
-            (l.cancelled, l.ordered)
-        };
-        if !cancelled {
+    fn committed(&self, lsn: Lsn, logged: &Regions) -> Option<Lsn> {
+        let cancel = |r: &Vec<u8>| BufFormat::parse(r).is_some_and(|f| f.flags & buf_flag::CANCEL != 0);
+        if !logged.first().is_some_and(cancel) {
             // New inodes are in the log once, as numbers in the chunk's own item. Until they are home, a later change of the
             // cluster does not stand for them: moving forward would let the tail pass the only record of them.
+            let ordered = self.logged.lock().ordered;
             return Some(self.state.ail_lsn().filter(|_| ordered).unwrap_or(lsn));
         }
         if let Some(v) = self.vol.upgrade() {
             v.journal.ail.remove(self);
-            // A new owner of the block may have taken the buffer over already; then it stays.
-            if self.buf.hold.try_lock().is_some_and(|_held| self.logged.lock().cancelled) {
+            // A new owner of the block may have taken the buffer over, or freed the block again: then it stays, since a
+            // second buffer of the same block would not know what this one has in a checkpoint.
+            let idle = |_held| !self.state.is_logged_again() && self.logged.lock().cancelled;
+            if self.buf.hold.try_lock().is_some_and(idle) {
                 v.bufs.forget_unused(&self.buf);
             }
         }

@@ -82,7 +82,7 @@ impl LogItem for IntentItem {
     fn state(&self) -> &ItemState {
         &self.state
     }
-    fn committed(&self, lsn: Lsn) -> Option<Lsn> {
+    fn committed(&self, lsn: Lsn, _: &Regions) -> Option<Lsn> {
         Some(lsn)
     }
     fn push(&self) -> Push {
@@ -100,7 +100,7 @@ impl LogItem for DoneItem {
     fn state(&self) -> &ItemState {
         &self.state
     }
-    fn committed(&self, _lsn: Lsn) -> Option<Lsn> {
+    fn committed(&self, _: Lsn, _: &Regions) -> Option<Lsn> {
         if let (Some(i), Some(v)) = (self.intent.upgrade(), self.vol.upgrade()) {
             v.journal.ail.remove(i.as_ref());
         }

@@ -1,0 +1,223 @@
+//! What a directory of one worker must look like, after each of its operations.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use uxfs::{AttrName, Entry, Fs};
+
+/// A file, directory or link of the model.
+#[derive(Clone, Debug, Default)]
+pub struct Node {
+    pub mode: u16,
+    pub nlink: u32,
+    /// Names of a directory.
+    pub names: BTreeMap<String, u32>,
+    /// Where a symbolic link leads.
+    pub target: Option<String>,
+    pub attrs: BTreeMap<String, Vec<u8>>,
+    /// The file in the volume.
+    pub ino: u64,
+    pub data: History,
+    /// The last operation that changed it or gave it a name.
+    pub changed: u64,
+}
+
+/// What happened to a file's data.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// (operation, event), in order.
+    pub events: Vec<(u64, Data)>,
+    /// Bytes as users see them.
+    pub size: u64,
+}
+
+/// A change of a file's data.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// Bytes written at an offset: `len` times `fill`.
+    Write { at: u64, len: u64, fill: u8 },
+    /// A new size.
+    Size(u64),
+    /// All of it is durable, once the operation ended, and the namespace as it was after that many operations.
+    Synced(u64),
+}
+
+/// The model of one worker's directory. A node's number is kept in the volume as its owner.
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub nodes: BTreeMap<u32, Node>,
+    /// Files that are gone; a cut may bring them back.
+    pub gone: BTreeMap<u32, Node>,
+    /// The namespace after each operation, as a digest.
+    pub digests: Vec<u64>,
+    /// Operations that made everything durable when they ended.
+    pub syncs: Vec<u64>,
+    next: u32,
+}
+
+/// The worker's own directory.
+pub const TOP: u32 = 1;
+
+fn fnv(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+}
+
+impl Model {
+    /// An empty directory, in the volume at `ino`.
+    pub fn new(ino: u64) -> Model {
+        let top = Node { mode: 0o040_755, nlink: 2, ino, ..Node::default() };
+        let mut m = Model { nodes: BTreeMap::from([(TOP, top)]), gone: BTreeMap::new(), digests: Vec::new(), syncs: Vec::new(), next: TOP + 1 };
+        m.end_op();
+        m
+    }
+
+    /// A number for a new node.
+    pub fn fresh(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Notes the namespace as it is now.
+    pub fn end_op(&mut self) {
+        let mut text = String::new();
+        self.tell(TOP, "", &mut text);
+        self.digests.push(fnv(&text));
+    }
+
+    fn tell(&self, id: u32, path: &str, out: &mut String) {
+        let n = &self.nodes[&id];
+        let _ = writeln!(out, "{path} {id} {:o} {} {:?} {:?}", n.mode, n.nlink, n.target, n.attrs);
+        for (name, child) in &n.names {
+            self.tell(*child, &format!("{path}/{name}"), out);
+        }
+    }
+
+    /// A node, also one that is gone.
+    pub fn any(&self, id: u32) -> Option<&Node> {
+        self.nodes.get(&id).or_else(|| self.gone.get(&id))
+    }
+}
+
+/// What a volume holds in a worker's directory: digest, and the files by number.
+pub struct Seen {
+    pub digest: u64,
+    /// Number, inode, size.
+    pub files: Vec<(u32, u64, u64)>,
+    pub text: String,
+}
+
+/// Reads a worker's directory.
+///
+/// # Errors
+/// The volume's.
+pub fn look(fs: &Fs, top: u64) -> uxfs::Result<Seen> {
+    let mut seen = Seen { digest: 0, files: Vec::new(), text: String::new() };
+    let mut todo = vec![(top, String::new(), TOP)];
+    let mut lines = BTreeMap::new();
+    while let Some((ino, path, known)) = todo.pop() {
+        let s = fs.stat(ino)?;
+        let id = if known == TOP { TOP } else { s.uid };
+        let target = match s.mode & 0o170_000 {
+            0o120_000 => Some(String::from_utf8_lossy(&fs.readlink(ino)?).into_owned()),
+            _ => None,
+        };
+        let mut attrs = BTreeMap::new();
+        for (namespace, name, _) in fs.list_attrs(ino)? {
+            let value = fs.get_attr(ino, AttrName { namespace, name: &name })?;
+            attrs.insert(String::from_utf8_lossy(&name).into_owned(), value);
+        }
+        let mut entries: Vec<Entry> = Vec::new();
+        if s.mode & 0o170_000 == 0o040_000 {
+            fs.readdir(ino, 0, &mut |e| {
+                entries.push(e);
+                true
+            })?;
+        } else if s.mode & 0o170_000 == 0o100_000 {
+            seen.files.push((id, ino, s.size));
+        }
+        for e in entries {
+            let name = String::from_utf8_lossy(&e.name).into_owned();
+            if name != "." && name != ".." {
+                todo.push((e.ino.0, format!("{path}/{name}"), 0));
+            }
+        }
+        // In the order in which the model tells them: parents first, names sorted.
+        lines.insert(order(&path), format!("{path} {id} {:o} {} {target:?} {attrs:?}\n", s.mode, s.nlink));
+    }
+    seen.text = lines.into_values().collect();
+    seen.digest = fnv(&seen.text);
+    Ok(seen)
+}
+
+/// A key under which paths sort as a walk in the order of names meets them.
+fn order(path: &str) -> Vec<String> {
+    path.split('/').map(str::to_string).collect()
+}
+
+impl History {
+    /// Checks what a cut left of the file: `began` operations had begun, those below `ended` had ended.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self, content: &[u8], began: u64, ended: u64) -> Result<(), String> {
+        let base = self.events.iter().rposition(|(op, e)| matches!(e, Data::Synced(_)) && *op < ended).map_or(0, |i| i + 1);
+        let (before, since) = self.events.split_at(base);
+        let mut synced: Vec<u8> = Vec::new();
+        before.iter().for_each(|(_, e)| apply(&mut synced, e));
+        let since: Vec<&Data> = since.iter().filter(|(op, _)| *op <= began).map(|(_, e)| e).collect();
+        let (mut least, mut most, mut size) = (synced.len() as u64, synced.len() as u64, synced.len() as u64);
+        for e in &since {
+            size = match e {
+                Data::Write { at, len, .. } => size.max(at + len),
+                Data::Size(s) => *s,
+                Data::Synced(_) => size,
+            };
+            (least, most) = (least.min(size), most.max(size));
+        }
+        let have = content.len() as u64;
+        if have < least || have > most {
+            return Err(format!("has {have} bytes, between {least} and {most} were possible"));
+        }
+        let resized = since.iter().any(|e| matches!(e, Data::Size(_)));
+        for (i, b) in content.iter().enumerate() {
+            let o = i as u64;
+            let old = synced.get(i).copied();
+            let ok = old == Some(*b)
+                || (*b == 0 && (old.is_none() || resized))
+                || since.iter().any(|e| matches!(e, Data::Write { at, len, fill } if fill == b && (*at..at + len).contains(&o)));
+            if !ok {
+                return Err(format!("byte {o} is {b}, {old:?} was synced and nothing else written there"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn apply(content: &mut Vec<u8>, e: &Data) {
+    match e {
+        Data::Write { at, len, fill } => {
+            let end = (at + len) as usize;
+            if content.len() < end {
+                content.resize(end, 0);
+            }
+            content[*at as usize..end].fill(*fill);
+        }
+        Data::Size(s) => content.resize(*s as usize, 0),
+        Data::Synced(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_synced_byte_is_noticed() {
+        let h = History { events: vec![(0, Data::Write { at: 0, len: 4, fill: 7 }), (1, Data::Synced(0)), (2, Data::Write { at: 2, len: 4, fill: 9 })], size: 6 };
+        assert!(h.check(&[7, 7, 9, 9, 9, 9], 2, 2).is_ok());
+        assert!(h.check(&[7, 7, 7, 7], 2, 2).is_ok());
+        assert!(h.check(&[7, 7, 7, 7, 0, 9], 2, 2).is_ok());
+        assert!(h.check(&[0, 7, 7, 7], 2, 2).is_err());
+        assert!(h.check(&[7, 7, 7], 2, 2).is_err());
+        assert!(h.check(&[], 2, 1).is_ok());
+    }
+}

@@ -1,0 +1,67 @@
+//! Each ordering rule of the journal is switched off in turn, and the cuts are seen to find the damage. Built only with
+//! `--cfg uxfs_holes`, in a target folder of its own: see `cargo xtask test`.
+#![cfg(uxfs_holes)]
+
+use parking_lot::Mutex;
+use uxfs::{Hole, set_hole};
+use uxfs_sim::{Mix, Plan, Shape, explore, run};
+
+const MIB: u64 = 1 << 20;
+/// The switches are the whole process's.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// True if some cut of some of the workloads does damage with the rule off.
+fn found(hole: Hole, shape: impl Fn(u64) -> Shape, seeds: u64) -> bool {
+    let _one = ONE_AT_A_TIME.lock();
+    (0..seeds).any(|seed| {
+        set_hole(hole, true);
+        let j = run(&shape(seed));
+        set_hole(hole, false);
+        // Recovery runs with all rules on: it is the record that is broken.
+        let Ok(j) = j else { return true };
+        let f = explore(&j, &Plan { at_flushes: 60, between: 120, tear: 512, seed }, &mut |_| None).unwrap();
+        if let Some(d) = f.damage.first() {
+            println!("{hole:?}: {} of {} cuts, e.g. {}", f.damage.len(), f.cuts, d.1.lines().next().unwrap_or_default());
+        }
+        !f.damage.is_empty()
+    })
+}
+
+fn small(seed: u64) -> Shape {
+    Shape { size: 64 * MIB, agcount: 2, log: None, workers: 2, ops: 500, mix: Mix { data: 40, sync: 15, churn: true }, seed }
+}
+
+/// Wraps the smallest log, so that space is used again.
+fn wrapping(seed: u64) -> Shape {
+    Shape { size: 64 * MIB, agcount: 1, log: None, workers: 2, ops: 6000, mix: Mix { data: 0, sync: 6, churn: true }, seed }
+}
+
+#[test]
+fn a_commit_record_that_does_not_flush_is_found() {
+    assert!(found(Hole::CommitWithoutPreflush, small, 6));
+}
+
+#[test]
+fn a_commit_record_that_is_not_durable_is_found() {
+    assert!(found(Hole::CommitWithoutFua, small, 6));
+}
+
+#[test]
+fn data_that_is_not_awaited_is_found() {
+    assert!(found(Hole::DataNotAwaited, small, 6));
+}
+
+#[test]
+fn blocks_that_are_used_again_too_early_are_found() {
+    assert!(found(Hole::BusyReuse, small, 20));
+}
+
+#[test]
+fn an_unstable_tail_is_found() {
+    assert!(found(Hole::UnstableTail, wrapping, 6));
+}
+
+#[test]
+fn a_tail_that_moves_before_the_items_are_in_is_found() {
+    assert!(found(Hole::EmptyAilTail, wrapping, 10));
+}

@@ -1,0 +1,90 @@
+//! Workloads are cut in many places; what recovery makes of it is sound and what was promised.
+
+use std::sync::Arc;
+use uxfs::{AttrName, Fs, Make, Options, SetMode};
+use uxfs_device::{DeviceRef, Memory};
+use uxfs_sim::{Findings, Journey, Mix, Plan, Shape, explore, run};
+
+const MIB: u64 = 1 << 20;
+
+fn stat(j: &Journey, name: &str) -> u64 {
+    j.stats.iter().find(|s| s.0 == name).map(|s| s.1).unwrap()
+}
+
+fn cut(j: &Journey, plan: &Plan) -> Findings {
+    let f = explore(j, plan, &mut |_| None).unwrap();
+    assert!(f.damage.is_empty(), "{} of {} cuts did damage; the first, after event {}: {}", f.damage.len(), f.cuts, f.damage[0].0, f.damage[0].1);
+    println!("{} cuts, {} distinct states, {} with a dirty log; journal {:?}", f.cuts, f.distinct, f.dirty, j.stats);
+    f
+}
+
+#[test]
+fn one_worker_s_names_and_data_survive_any_cut() {
+    for seed in 0..4 {
+        let mix = Mix { data: 30, sync: 15, churn: seed % 2 == 0 };
+        let shape = Shape { size: 64 * MIB, agcount: 2, log: None, workers: 1, ops: 600, mix, seed };
+        let j = run(&shape).unwrap();
+        let f = cut(&j, &Plan { at_flushes: 25, between: 60, tear: [512, 4096][seed as usize % 2], seed });
+        assert!(f.distinct > 10 && f.dirty > 10, "{f:?}");
+    }
+}
+
+#[test]
+fn workers_at_once_do_not_harm_each_other() {
+    let mut in_flight = 0;
+    for seed in 10..13 {
+        let mix = Mix { data: 20, sync: 15, churn: true };
+        let shape = Shape { size: 96 * MIB, agcount: 4, log: None, workers: 4, ops: 250, mix, seed };
+        let j = run(&shape).unwrap();
+        in_flight = in_flight.max(stat(&j, "in_flight_peak"));
+        let f = cut(&j, &Plan { at_flushes: 20, between: 50, tear: 512, seed });
+        assert!(f.distinct > 10, "{f:?}");
+    }
+    assert!(in_flight >= 2, "never two checkpoints in flight");
+}
+
+#[test]
+fn a_full_log_survives_any_cut() {
+    let mix = Mix { data: 0, sync: 1, churn: true };
+    let shape = Shape { size: 64 * MIB, agcount: 2, log: None, workers: 2, ops: 6000, mix, seed: 99 };
+    let j = run(&shape).unwrap();
+    let used = stat(&j, "used_peak");
+    assert!(used * 2 >= j.log, "the log was never half full: {used} of {}", j.log);
+    cut(&j, &Plan { at_flushes: 20, between: 40, tear: 512, seed: 99 });
+}
+
+/// The smallest log wraps a hundred times while four threads make, fill and remove files; then everything is sound.
+#[test]
+fn the_smallest_log_wraps_a_hundred_times() {
+    let dev: DeviceRef = Arc::new(Memory::new(64 * MIB));
+    let o = uxfs_mkfs::Options { size: 64 * MIB, sector: 512, agcount: Some(1), log_size: None, label: vec![], uuid: [3; 16], time: (1, 0) };
+    uxfs_mkfs::format(&*dev, &o).unwrap();
+    let fs = Fs::open(dev.clone(), Options { commit: 0, ..Options::default() }).unwrap();
+    let file = Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0) };
+    let wraps = || fs.journal_stats().iter().find(|s| s.0 == "wraps").unwrap().1;
+    std::thread::scope(|s| {
+        for t in 0..4 {
+            let (fs, wraps) = (&fs, &wraps);
+            s.spawn(move || {
+                let d = fs.create(fs.root(), format!("dir{t}").as_bytes(), Make { mode: 0o040_755, ..file }).unwrap().ino;
+                for round in 0u64.. {
+                    if wraps() >= 100 {
+                        return;
+                    }
+                    for i in 0..200 {
+                        let f = fs.create(d, format!("a name that fills directory blocks sooner, {round} {i}").as_bytes(), file).unwrap();
+                        fs.set_attr(f.ino, AttrName { namespace: 0, name: b"a" }, &[b'x'; 200], SetMode::Any).unwrap();
+                    }
+                    fs.sync().unwrap();
+                    for i in 0..200 {
+                        fs.unlink(d, format!("a name that fills directory blocks sooner, {round} {i}").as_bytes()).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert!(wraps() >= 100);
+    fs.unmount().unwrap();
+    let r = uxfs_check::check(&*dev).unwrap();
+    assert!(r.is_sound(), "{:?}", r.findings);
+}
