@@ -116,6 +116,12 @@ impl Ail {
         }
     }
 
+    /// Forgets all items, when nothing will be written any more.
+    pub(crate) fn clear(&self) {
+        let items = std::mem::take(&mut self.list.lock().items);
+        drop(items);
+    }
+
     /// Tries once to write everything up to `target` home. Returns how many units were written, and how many items were
     /// pinned.
     ///

@@ -663,6 +663,12 @@ impl Journal {
                 let _ = w.join();
             }
         }
+        // Items know the volume, which knows the journal: what is left in its lists would keep all of them alive.
+        self.ail.clear();
+        let mut ctx = self.context.lock();
+        let left = (std::mem::take(&mut ctx.items), std::mem::take(&mut ctx.payloads));
+        drop(ctx);
+        drop(left);
     }
 }
 

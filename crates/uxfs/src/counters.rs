@@ -14,16 +14,28 @@ pub struct Counters {
     ifree: AtomicI64,
     /// Blocks that are never handed out: what the groups need for their own trees.
     set_aside: AtomicI64,
+    /// Blocks of the trees of free space: counted as free, but nobody can have them.
+    in_trees: AtomicI64,
     delayed: AtomicI64,
 }
 
 impl Counters {
     /// Sets all, from the superblock or from the groups' headers.
-    pub fn set(&self, free: u64, icount: u64, ifree: u64, set_aside: u64) {
+    pub fn set(&self, free: u64, icount: u64, ifree: u64, set_aside: u64, in_trees: u64) {
+        self.in_trees.store(in_trees as i64, Ordering::SeqCst);
         self.free.store(free as i64, Ordering::SeqCst);
         self.icount.store(icount as i64, Ordering::SeqCst);
         self.ifree.store(ifree as i64, Ordering::SeqCst);
         self.set_aside.store(set_aside as i64, Ordering::SeqCst);
+    }
+
+    fn unavailable(&self) -> i64 {
+        self.set_aside.load(Ordering::Relaxed) + self.in_trees.load(Ordering::Relaxed)
+    }
+
+    /// The trees of free space grew or shrank.
+    pub fn trees_changed(&self, by: i64) {
+        self.in_trees.fetch_add(by, Ordering::Relaxed);
     }
 
     /// Takes `n` blocks out of the free ones.
@@ -31,7 +43,7 @@ impl Counters {
     /// # Errors
     /// [`Error::NoSpace`].
     pub fn take(&self, n: u64) -> Result<()> {
-        let aside = self.set_aside.load(Ordering::Relaxed);
+        let aside = self.unavailable();
         let ok = self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, |f| (f - n as i64 >= aside).then_some(f - n as i64));
         ok.map(|_| ()).map_err(|_| Error::NoSpace)
     }
@@ -78,7 +90,7 @@ impl Counters {
 
     /// Free blocks that a user may still fill, inodes, free inodes.
     pub fn for_statfs(&self) -> (u64, u64, u64) {
-        let free = self.free.load(Ordering::SeqCst) - self.set_aside.load(Ordering::SeqCst);
+        let free = self.free.load(Ordering::SeqCst) - self.unavailable();
         (free.max(0) as u64, self.icount.load(Ordering::SeqCst).max(0) as u64, self.ifree.load(Ordering::SeqCst).max(0) as u64)
     }
 }

@@ -4,7 +4,8 @@
 //! bounded by the dirty limit. What is not in a page is read from the device.
 //!
 //! 1. `size` is what users see; the core's size follows when the data up to it is on the device.
-//! 2. A dirty page over a hole, or over shared blocks, has a block promised by the counters until it is written back.
+//! 2. A dirty page over a hole, or over shared blocks, has a block promised by the counters until it is written back, and
+//!    the file the blocks that its extent tree may grow by.
 //! 3. New blocks are mapped unwritten, filled, and then converted: a crash shows zeros, never what the blocks held before.
 //! 4. `iolock` is taken before the writer's `writeback` lock, and that before `ilock`.
 
@@ -42,7 +43,56 @@ pub struct FileState {
     writeback: Mutex<()>,
     /// The first error of a write-back, until an fsync reports it.
     error: Mutex<Option<i32>>,
+    promise: Mutex<Promise>,
     files: Arc<Files>,
+}
+
+/// Blocks that the counters promised to a file's dirty pages.
+#[derive(Default)]
+struct Promise {
+    /// Pages that have one.
+    pages: u64,
+    /// Blocks for the extent tree, on top of one for each page.
+    tree: u64,
+}
+
+/// Most blocks that the extent tree of a file with `extents` extents grows by when `pages` blocks are mapped: a leaf splits
+/// when it is full, so once for each leaf that is there, and for each half a leaf of new records.
+fn tree_growth(inode: &Inode, pages: u64) -> u64 {
+    if pages == 0 {
+        return 0;
+    }
+    let half = (uxfs_format::btree::TreeKind::Bmap.shape().max(inode.vol.geo.blocksize, 0) / 2) as u64;
+    let leaves = inode.data().core.nextents / half + 1;
+    let splits = pages.min(leaves) + pages / half;
+    splits + splits / half + u64::from(inode.vol.res.write_blocks)
+}
+
+impl FileState {
+    /// Promises a block to a page, and what the extent tree may need for it.
+    fn promise_page(&self, inode: &Inode) -> Result<()> {
+        let mut p = self.promise.lock();
+        let more = tree_growth(inode, p.pages + 1).saturating_sub(p.tree);
+        inode.vol.counters.take_delayed(1 + more)?;
+        p.pages += 1;
+        p.tree += more;
+        Ok(())
+    }
+
+    /// The promises of `pages` pages were kept or given up: the extent tree's share goes back.
+    fn settle_pages(&self, inode: &Inode, pages: u64) {
+        let mut p = self.promise.lock();
+        p.pages = p.pages.saturating_sub(pages);
+        let back = p.tree.saturating_sub(tree_growth(inode, p.pages));
+        p.tree -= back;
+        inode.vol.counters.settle_delayed(back, true);
+    }
+
+    /// Gives the promise of a page back.
+    fn give_up_page(&self, inode: &Inode) {
+        inode.vol.counters.settle_delayed(1, true);
+        self.settle_pages(inode, 1);
+    }
 }
 
 impl Drop for FileState {
@@ -78,6 +128,7 @@ impl Files {
                 times: AtomicBool::new(false),
                 writeback: Mutex::default(),
                 error: Mutex::default(),
+                promise: Mutex::default(),
                 files: self.clone(),
             })
         });
@@ -90,6 +141,12 @@ impl Files {
     /// Files with dirty data or times.
     pub fn dirty(&self) -> Vec<Arc<Inode>> {
         self.dirty.lock().values().cloned().collect()
+    }
+
+    /// Lets go of all files, when nothing will be written any more.
+    pub fn forget_all(&self) {
+        let files = std::mem::take(&mut *self.dirty.lock());
+        drop(files);
     }
 
     fn note_dirty(&self, inode: &Arc<Inode>) {
@@ -278,14 +335,14 @@ fn write_page(inode: &Arc<Inode>, st: &FileState, block: u64, from: usize, src: 
     // A page in flight has given its promise to the write-back: it needs another only where that one's blocks are shared.
     let delayed = needs_block(inode, block)?;
     if delayed {
-        inode.vol.counters.take_delayed(1)?;
+        st.promise_page(inode)?;
     }
     let mut data = vec![0; bs];
     if src.len() < bs {
         let start = block * bs as u64;
         if let Err(e) = read_under_lock(inode, st, start, &mut data) {
             if delayed {
-                inode.vol.counters.settle_delayed(1, true);
+                st.give_up_page(inode);
             }
             return Err(e);
         }
@@ -302,7 +359,7 @@ fn write_page(inode: &Arc<Inode>, st: &FileState, block: u64, from: usize, src: 
     put(p);
     drop(pages);
     if spare {
-        inode.vol.counters.settle_delayed(1, true);
+        st.give_up_page(inode);
     }
     Ok(())
 }
@@ -385,6 +442,7 @@ fn drop_pages(inode: &Inode, st: &FileState, from: u64) {
     let gone = st.pages.lock().split_off(&from);
     let delayed = gone.values().filter(|p| p.delayed).count() as u64;
     inode.vol.counters.settle_delayed(delayed, true);
+    st.settle_pages(inode, delayed);
     st.files.dirty_pages.fetch_sub(gone.values().filter(|p| p.dirty).count(), Ordering::AcqRel);
 }
 

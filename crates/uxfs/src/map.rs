@@ -58,7 +58,9 @@ impl Tree for BmapTree {
         Ok(alloc_fork_block(tp, &self.inode, FsBlock(near))?.0)
     }
     fn free(&mut self, tp: &mut Trans, ptr: u64) -> Result<()> {
-        self.inode.data().core.nblocks -= 1;
+        let mut d = self.inode.data();
+        d.core.nblocks = d.core.nblocks.saturating_sub(1);
+        drop(d);
         space::defer_free(tp, FsBlock(ptr), 1);
         Ok(())
     }
@@ -82,7 +84,7 @@ fn extents_field(w: Which) -> u32 {
 /// Allocates a block that belongs to an inode's fork but holds none of its extents: a bmbt block.
 fn alloc_fork_block(tp: &mut Trans, inode: &Arc<Inode>, near: FsBlock) -> Result<FsBlock> {
     let near = if tp.vol.geo.valid_fsb(near, 1) { near } else { home(inode) };
-    let (b, _) = space::alloc(tp, Want { near, min: 1, max: 1, align: 1, data: false })?;
+    let (b, _) = space::alloc(tp, Want { near, min: 1, max: 1, align: 1, spare: 0, data: false })?;
     inode.data().core.nblocks += 1;
     Ok(b)
 }
@@ -328,7 +330,10 @@ pub fn unmap_piece(tp: &mut Trans, inode: &Arc<Inode>, which: Which, e: &Extent,
         rest.push(cut(e, to, e.end()));
     }
     let piece = cut(e, from, to);
-    inode.data().core.nblocks -= u64::from(piece.len);
+    {
+        let mut d = inode.data();
+        d.core.nblocks = d.core.nblocks.saturating_sub(u64::from(piece.len));
+    }
     replace(tp, inode, which, &[*e], &rest)?;
     Ok(piece)
 }
@@ -380,7 +385,7 @@ pub fn grow_fork(tp: &mut Trans, inode: &Arc<Inode>, which: Which, off: u64, len
         f.extents.range(..=off).next_back().or_else(|| f.extents.iter().next()).map(|x| x.1.start)
     };
     let near = near.unwrap_or_else(|| home(inode));
-    let (start, got) = space::alloc(tp, Want { near, min: len, max: len.min(MAX_EXTENT), align: 1, data: false })?;
+    let (start, got) = space::alloc(tp, Want { near, min: len, max: len.min(MAX_EXTENT), align: 1, spare: 0, data: false })?;
     let e = Extent { off: FileBlock(off), start, len: got, unwritten: false };
     map(tp, inode, which, e)?;
     Ok(e)

@@ -296,6 +296,7 @@ impl Mount {
         let vol = self.vol();
         let res = if vol.read_only { Ok(()) } else { self.close() };
         vol.journal.stop();
+        self.names.files.forget_all();
         res
     }
 
@@ -333,6 +334,7 @@ impl Drop for Mount {
             self.vol().journal.fail("the volume was closed without being unmounted");
             self.stop_timer();
             self.vol().journal.stop();
+            self.names.files.forget_all();
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Transactions: reserve, join, log, roll, commit, cancel.
 //!
-//! States: *clean* (nothing logged; may be dropped), *dirty* (something logged; dropping it shuts the volume down),
+//! States: *clean* (nothing logged; may be dropped), *dirty* (something logged; dropping it shuts the volume down, unless
+//! all of it may stay by itself),
 //! *committed*.
 //!
 //! 1. Buffers join locked and stay locked until the commit, or across a roll if they are held.
@@ -61,6 +62,10 @@ pub struct Trans {
     /// Highest group whose AGF is locked: no lower one may be waited for.
     pub highest_agf: Option<u32>,
     dirty: bool,
+    /// Something was changed that must not stay by itself.
+    half_done: bool,
+    /// What is changed now may stay by itself.
+    standalone: bool,
     seq: CheckpointSeq,
 }
 
@@ -111,6 +116,8 @@ impl Trans {
             inodes: (0, 0),
             highest_agf: None,
             dirty: false,
+            half_done: false,
+            standalone: false,
             seq: CheckpointSeq(0),
         })
     }
@@ -186,9 +193,22 @@ impl Trans {
         j
     }
 
+    fn note_change(&mut self) {
+        self.dirty = true;
+        self.half_done |= !self.standalone;
+    }
+
+    /// Runs changes that are whole in themselves: if the transaction is given up after them, they are kept.
+    pub fn standalone<R>(&mut self, changes: impl FnOnce(&mut Trans) -> R) -> R {
+        let before = std::mem::replace(&mut self.standalone, true);
+        let r = changes(self);
+        self.standalone = before;
+        r
+    }
+
     /// Notes bytes `from..to` of a buffer as changed.
     pub fn log(&mut self, b: &Buf, from: usize, to: usize) {
-        self.dirty = true;
+        self.note_change();
         if let Some(j) = self.joined(b) {
             j.dirty = true;
             j.item.mark(from, to);
@@ -212,7 +232,7 @@ impl Trans {
     /// Makes a buffer reach its home in log order without logging its bytes: new inode chunks, whose bytes follow from
     /// an item of their own.
     pub fn order_buf(&mut self, b: &Buf) {
-        self.dirty = true;
+        self.note_change();
         if let Some(j) = self.joined(b) {
             j.dirty = true;
             j.item.set_ordered();
@@ -221,7 +241,7 @@ impl Trans {
 
     /// Says that a buffer's block is freed: its images in the log are not to be replayed.
     pub fn invalidate(&mut self, b: &Buf) {
-        self.dirty = true;
+        self.note_change();
         if let Some(j) = self.joined(b) {
             j.dirty = true;
             j.item.cancel();
@@ -235,9 +255,9 @@ impl Trans {
         }
     }
 
-    /// True if nothing was logged.
-    pub fn is_clean(&self) -> bool {
-        !self.dirty
+    /// True if it may still be given up.
+    pub fn can_cancel(&self) -> bool {
+        !self.half_done
     }
 
     /// Unlocks a buffer that was only looked at.
@@ -251,19 +271,19 @@ impl Trans {
 
     /// Logs an inode; it is formatted at the commit.
     pub fn log_item(&mut self, item: Arc<dyn Loggable>) {
-        self.dirty = true;
+        self.note_change();
         self.items.insert(item.state().id, (item, true));
     }
 
     /// Logs an item that is formatted already.
     pub fn log_regions(&mut self, item: Arc<dyn LogItem>, regions: Regions) {
-        self.dirty = true;
+        self.note_change();
         self.extra.push((item, regions));
     }
 
     /// Logs that an intent is done.
     pub fn log_done(&mut self, intent: &Arc<IntentItem>) {
-        self.dirty = true;
+        self.note_change();
         let (done, regions) = intent.done();
         self.done.push((intent.clone(), done, regions));
     }
@@ -275,7 +295,7 @@ impl Trans {
 
     /// Queues an operation for after this link.
     pub fn defer(&mut self, d: Deferred) {
-        self.dirty = true;
+        self.note_change();
         self.deferred.push_back(d);
     }
 
@@ -343,6 +363,7 @@ impl Trans {
         self.order.retain(|k| joined.contains_key(k));
         self.highest_agf = None;
         self.dirty = false;
+        self.half_done = false;
         Ok(())
     }
 
@@ -411,7 +432,8 @@ impl Drop for Trans {
         if self.ticket.is_none() {
             return;
         }
-        if self.dirty {
+        let kept = self.dirty && !self.half_done && self.finish_deferred().and_then(|()| self.commit_link(true)).is_ok();
+        if self.dirty && !kept {
             // What was changed in memory cannot be taken back: as after a power cut, only the log counts now.
             self.vol.journal.fail("a transaction was cancelled after it had changed something");
         }

@@ -56,6 +56,7 @@ pub fn write_back(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64) ->
         let blocks = run.data.len() as u64 / bs;
         at = run.first + blocks;
         let r = write_run(inode, &st, &run);
+        st.settle_pages(inode, run.delayed);
         finish_run(&st, run.first, blocks);
         if let Err(e) = r {
             st.error.lock().get_or_insert(e.errno());
@@ -179,9 +180,9 @@ fn near(inode: &Arc<Inode>, off: u64) -> FsBlock {
 
 /// Allocates data blocks; where only busy ones are left, makes their freeing durable and tries again.
 fn alloc_data(tp: &mut Trans, inode: &Arc<Inode>, off: u64, len: u32) -> Result<(FsBlock, u32)> {
-    let want = Want { near: near(inode, off), min: 1, max: len, align: 1, data: true };
+    let want = Want { near: near(inode, off), min: 1, max: len, align: 1, spare: inode.vol.res.write_blocks, data: true };
     match space::alloc(tp, want) {
-        Err(Error::NoSpace) if tp.is_clean() && space::is_busy(&tp.vol) => {
+        Err(Error::NoSpace) if tp.can_cancel() && space::is_busy(&tp.vol) => {
             tp.vol.journal.force_all()?;
             space::alloc(tp, want)
         }

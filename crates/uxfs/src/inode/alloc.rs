@@ -170,11 +170,19 @@ fn alloc_in(tp: &mut Trans, agno: AgNumber, agi: &Buf, parent: Ino) -> Result<Op
     let Some(rec) = rec.filter(|r| r.really_free() != 0) else {
         return Err(ag::corrupt(agi, "counts free inodes that its trees do not have"));
     };
+    if !counts_fit(&rec) {
+        return Err(ag::corrupt(agi, "has a chunk with impossible counts"));
+    }
     let bit = rec.really_free().trailing_zeros();
     change(tp, agno, agi, rec, InoRec { free: rec.free & !(1 << bit), freecount: rec.freecount - 1, ..rec })?;
     ag::set_agi(tp, agi, |a| a.freecount.set(a.freecount.get() - 1));
     tp.count_inodes(0, -1);
     Ok(Some(tp.vol.geo.ino(agno, AgIno(rec.startino.0 + bit))))
+}
+
+/// True if a chunk's counts are those of its bits.
+fn counts_fit(r: &InoRec) -> bool {
+    u32::from(r.count) == (!r.hole_bits()).count_ones() && u32::from(r.freecount) == r.really_free().count_ones()
 }
 
 /// Replaces a chunk's record in both trees.
@@ -204,7 +212,7 @@ fn alloc_chunk(tp: &mut Trans, agno: AgNumber, agi: &Buf) -> Result<bool> {
         return Ok(false);
     }
     let blocks = g.chunk_blocks();
-    let want = |n, align| Want { near: FsBlock(0), min: n, max: n, align, data: false };
+    let want = |n, align| Want { near: FsBlock(0), min: n, max: n, align, spare: 0, data: false };
     let near = g.agino_agbno(AgIno(ag::get_agi(agi).newino.get())).0;
     let near = if near < g.ag_length(agno) { near } else { 0 };
     let found = space::alloc_in_group(tp, agno, near, want(blocks, g.inoalignmt.max(1)), tp.highest_agf.is_none_or(|h| agno.0 >= h))?;
@@ -292,6 +300,9 @@ pub fn difree(tp: &mut Trans, inodes: &Inodes, inode: &Arc<Inode>) -> Result<()>
         return Err(ag::corrupt(&agi, "has no chunk for an inode that is freed"));
     };
     let bit = 1u64 << (agino - old.startino.0);
+    if !counts_fit(&old) || old.freecount == old.count {
+        return Err(ag::corrupt(&agi, "has a chunk with impossible counts"));
+    }
     if (old.free | old.hole_bits()) & bit != 0 {
         return Err(ag::corrupt(&agi, "is to free an inode that is free already"));
     }
@@ -318,8 +329,8 @@ fn free_chunk(tp: &mut Trans, inodes: &Inodes, agno: AgNumber, agi: &Buf, rec: I
     }
     let gone = u32::from(rec.count);
     ag::set_agi(tp, agi, |a| {
-        a.count.set(a.count.get() - gone);
-        a.freecount.set(a.freecount.get() - (gone - 1));
+        a.count.set(a.count.get().saturating_sub(gone));
+        a.freecount.set(a.freecount.get().saturating_sub(gone - 1));
     });
     tp.count_inodes(-i64::from(gone), -i64::from(gone - 1));
     let mut stale = Vec::new();

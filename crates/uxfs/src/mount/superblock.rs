@@ -20,16 +20,20 @@ const KEPT_PER_GROUP: u64 = 24;
 pub(super) fn load_counters(vol: &Arc<Volume>, sb: &Superblock, dirty: bool) -> Result<()> {
     let g = &vol.geo;
     let aside = KEPT_PER_GROUP * u64::from(g.agcount);
-    if !dirty {
-        vol.counters.set(sb.fdblocks.get(), sb.icount.get(), sb.ifree.get(), aside);
+    if !dirty && vol.read_only {
+        vol.counters.set(sb.fdblocks.get(), sb.icount.get(), sb.ifree.get(), aside, 0);
         return Ok(());
     }
-    let (mut free, mut icount, mut ifree) = (0u64, 0u64, 0u64);
+    let (mut free, mut icount, mut ifree, mut in_trees) = (0u64, 0u64, 0u64, 0u64);
     for agno in (0..g.agcount).map(AgNumber) {
         let bbs = g.bb_per_sector();
         let b = vol.bufs.read(&[(g.header_daddr(agno, 1), bbs)], Kind::Agf, g)?;
         if let Ok((a, _)) = Agf::read_from_prefix(&b.data()) {
+            in_trees += u64::from(a.btreeblks.get());
             free += u64::from(a.freeblks.get()) + u64::from(a.flcount.get()) + u64::from(a.btreeblks.get());
+        }
+        if !dirty {
+            continue;
         }
         let b = vol.bufs.read(&[(g.header_daddr(agno, 2), bbs)], Kind::Agi, g)?;
         if let Ok((a, _)) = Agi::read_from_prefix(&b.data()) {
@@ -37,7 +41,10 @@ pub(super) fn load_counters(vol: &Arc<Volume>, sb: &Superblock, dirty: bool) -> 
             ifree += u64::from(a.freecount.get());
         }
     }
-    vol.counters.set(free, icount, ifree, aside);
+    if !dirty {
+        (free, icount, ifree) = (sb.fdblocks.get(), sb.icount.get(), sb.ifree.get());
+    }
+    vol.counters.set(free, icount, ifree, aside, in_trees);
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use crate::ag;
 use crate::btree::Cursor;
 use crate::error::{Error, Result};
 use crate::trans::{Buf, Deferred, Trans};
+use std::time::Duration;
 use uxfs_format::btree::FreeRec;
 use uxfs_format::log::item;
 use uxfs_format::{AgBlock, AgNumber, FsBlock};
@@ -21,19 +22,24 @@ pub struct Want {
     pub max: u32,
     /// The start is a multiple of this within its group.
     pub align: u32,
+    /// Blocks that must be left in the group: what the same transaction takes after, for the tree that maps the extent.
+    pub spare: u32,
     /// For something that is written without the log: busy extents will not do.
     pub data: bool,
 }
 
 /// Neighbours of the wanted place that are looked at before the choice goes by size.
 const NEAR_STEPS: usize = 16;
+/// Times that locked groups below are asked again before there is said to be no space, a millisecond apart.
+const LAST_TRIES: usize = 200;
 /// Extents by size that are looked at when alignment or busy extents cut them.
 const SIZE_STEPS: usize = 256;
 
 /// Allocates an extent of `min` to `max` blocks, out of the transaction's reservation.
 ///
 /// # Locks
-/// Takes AGFs in rising order and keeps the one it allocates in.
+/// Waits for AGFs in rising order and keeps the one it allocates in; on an almost full volume it also asks for lower ones
+/// again and again, for a moment: their holders may wait for ours.
 ///
 /// # Errors
 /// `NoSpace` if no group has `min` blocks in a row.
@@ -42,7 +48,9 @@ pub fn alloc(tp: &mut Trans, want: Want) -> Result<(FsBlock, u32)> {
     let home = tp.vol.geo.fsb_agno(want.near).0.min(count - 1);
     let mut target = tp.vol.geo.fsb_agbno(want.near).0;
     // First whoever is free at once, then in rising order with waiting, and at last with the least that will do.
-    for (blocking, min) in [(false, want.max), (true, want.max), (true, want.min)] {
+    let passes = [(false, want.max), (true, want.max), (true, want.min)];
+    for (blocking, min) in passes.into_iter().chain((0..LAST_TRIES).map(|_| (true, want.min))) {
+        let tries_again = min == want.min && tp.highest_agf.is_some_and(|h| h > 0);
         for i in 0..count {
             let agno = AgNumber((home + i) % count);
             let may_wait = blocking && tp.highest_agf.is_none_or(|h| agno.0 >= h);
@@ -55,6 +63,11 @@ pub fn alloc(tp: &mut Trans, want: Want) -> Result<(FsBlock, u32)> {
             }
         }
         target = tp.vol.geo.fsb_agbno(want.near).0;
+        if tries_again {
+            std::thread::sleep(Duration::from_millis(1));
+        } else if blocking && min == want.min {
+            break;
+        }
     }
     Err(Error::NoSpace)
 }
@@ -64,7 +77,7 @@ pub fn alloc(tp: &mut Trans, want: Want) -> Result<(FsBlock, u32)> {
 /// # Errors
 /// `NoSpace`.
 pub fn alloc_metadata(tp: &mut Trans, agno: AgNumber, near: AgBlock) -> Result<AgBlock> {
-    let w = Want { near: FsBlock(0), min: 1, max: 1, align: 1, data: false };
+    let w = Want { near: FsBlock(0), min: 1, max: 1, align: 1, spare: 0, data: false };
     match alloc_in_group(tp, agno, near.0, w, true)? {
         Some((b, _)) => Ok(AgBlock(b)),
         None => Err(Error::NoSpace),
@@ -82,11 +95,12 @@ pub fn alloc_in_group(tp: &mut Trans, agno: AgNumber, near: u32, want: Want, wai
     let a = ag::get_agf(&agf);
     let least = agfl::least(tp, &agf);
     let usable = (a.freeblks.get() + a.flcount.get()).saturating_sub(least.max(a.flcount.get()));
-    if usable < want.min || a.longest.get() < want.min || pick(tp, agno, &agf, near, want)?.is_none() {
+    if usable < want.min + want.spare || a.longest.get() < want.min || pick(tp, agno, &agf, near, want)?.is_none() {
         tp.release_buf(&agf);
         return Ok(None);
     }
-    if !agfl::fix(tp, agno, &agf)? {
+    let want = Want { max: want.max.min(usable - want.spare), ..want };
+    if !tp.standalone(|tp| agfl::fix(tp, agno, &agf))? {
         return Ok(None);
     }
     let Some((rec, start, len)) = pick(tp, agno, &agf, near, want)? else { return Ok(None) };

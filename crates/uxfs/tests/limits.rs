@@ -1,0 +1,190 @@
+//! Full volumes and failing devices: the error is the right one, and what is on the disk stays whole.
+
+mod common;
+
+use common::*;
+use std::sync::Arc;
+use uxfs::{AttrName, Error, Fs, Options, SetAttr, SetMode};
+use uxfs_device::{DeviceRef, Faulty, Memory};
+
+const MIB: u64 = 1 << 20;
+
+fn in_memory(size: u64) -> Arc<Memory> {
+    let dev = Arc::new(Memory::new(size));
+    let o = uxfs_mkfs::Options { size, sector: 512, agcount: Some(2), log_size: None, label: vec![], uuid: [5; 16], time: (1, 0) };
+    uxfs_mkfs::format(&*dev, &o).unwrap();
+    dev
+}
+
+fn open(dev: &Arc<Memory>) -> Fs {
+    Fs::open(dev.clone() as DeviceRef, Options { commit: 0, ..Options::default() }).unwrap()
+}
+
+#[test]
+fn a_volume_that_is_filled_with_data_gives_enospc_and_stays_sound() {
+    let img = Image::new("full-data", 300 * MIB);
+    let fs = img.open();
+    let mut written = 0;
+    let mut files = 0;
+    'fill: for i in 0.. {
+        let f = match fs.create(fs.root(), format!("file {i}").as_bytes(), file(0o644)) {
+            Ok(f) => f.ino,
+            Err(Error::NoSpace) => break,
+            Err(e) => panic!("create: {e}"),
+        };
+        files += 1;
+        for k in 0..64u64 {
+            match fs.write(f, k * 65536, &[i as u8; 65536], false) {
+                Ok(()) => written += 65536,
+                Err(Error::NoSpace) => break 'fill,
+                Err(e) => panic!("write: {e}"),
+            }
+        }
+    }
+    fs.sync().unwrap();
+    assert!(written > 230 * MIB, "only {written} bytes fit");
+    // On the full volume: removing works, and makes room.
+    assert!(fs.shutdown_reason().is_none());
+    for i in 0..files / 2 {
+        fs.unlink(fs.root(), format!("file {i}").as_bytes()).unwrap();
+    }
+    let f = fs.create(fs.root(), b"again", file(0o644)).unwrap();
+    fs.write(f.ino, 0, &vec![1; 10 << 20], false).unwrap();
+    fs.unmount().unwrap();
+    img.repair_is_silent();
+}
+
+#[test]
+fn a_volume_that_is_filled_with_files_gives_enospc_and_stays_sound() {
+    let dev = in_memory(64 * MIB);
+    let fs = open(&dev);
+    let mut dirs = vec![fs.root()];
+    let mut made = Vec::new();
+    'fill: for i in 0.. {
+        let d = dirs[i % dirs.len()];
+        let name = format!("a rather long name, so that directories fill their blocks: number {i}");
+        let new = match (i % 40, i % 7) {
+            (0, _) => fs.create(d, name.as_bytes(), dir(0o755)).map(|s| {
+                dirs.push(s.ino);
+                s
+            }),
+            (_, 0) => fs.symlink(d, name.as_bytes(), &[b't'; 800], 0, 0),
+            _ => fs.create(d, name.as_bytes(), file(0o644)),
+        };
+        match new {
+            Ok(s) => {
+                made.push((d, name, s.mode & 0o170000 == 0o040000));
+                if i % 3 == 0 {
+                    match fs.set_attr(s.ino, AttrName { namespace: 0, name: b"big" }, &[b'v'; 3000], SetMode::Any) {
+                        Ok(()) | Err(Error::NoSpace) => {}
+                        Err(e) => panic!("attribute {i}: {e}"),
+                    }
+                }
+            }
+            Err(Error::NoSpace) => break 'fill,
+            Err(e) => panic!("create {i}: {e}"),
+        }
+    }
+    assert!(fs.shutdown_reason().is_none() && made.len() > 1000, "{:?} after {}", fs.shutdown_reason(), made.len());
+    fs.sync().unwrap();
+    for (d, name, is_dir) in made.iter().rev() {
+        let r = if *is_dir { fs.rmdir(*d, name.as_bytes()) } else { fs.unlink(*d, name.as_bytes()) };
+        r.unwrap_or_else(|e| panic!("remove {name}: {e}"));
+    }
+    fs.unmount().unwrap();
+    let r = uxfs_check::check(&*dev).unwrap();
+    assert!(r.is_sound(), "{:?}", r.findings);
+}
+
+#[test]
+fn many_writers_at_the_edge_of_a_full_volume_do_not_shut_it_down() {
+    let dev = in_memory(64 * MIB);
+    let fs = open(&dev);
+    std::thread::scope(|s| {
+        for t in 0..4u64 {
+            let fs = &fs;
+            s.spawn(move || {
+                let d = fs.create(fs.root(), format!("d{t}").as_bytes(), dir(0o755)).unwrap().ino;
+                for i in 0..600u64 {
+                    let name = format!("f{}", i % 60);
+                    match fs.create(d, name.as_bytes(), file(0o644)) {
+                        Ok(f) => {
+                            for k in 0..40 {
+                                // Every other block, so that extents are many and trees grow.
+                                match fs.write(f.ino, k * 16384 + (i % 3) * 4096, &[t as u8; 8192], false) {
+                                    Ok(()) | Err(Error::NoSpace) => {}
+                                    Err(e) => panic!("write: {e}"),
+                                }
+                            }
+                        }
+                        Err(Error::NoSpace) => {}
+                        Err(Error::Exists) => fs.unlink(d, name.as_bytes()).unwrap(),
+                        Err(e) => panic!("create: {e}"),
+                    }
+                    if i % 50 == 0 {
+                        let _ = fs.sync();
+                    }
+                }
+            });
+        }
+    });
+    assert!(fs.shutdown_reason().is_none(), "{:?}", fs.shutdown_reason());
+    let _ = fs.sync();
+    assert!(fs.shutdown_reason().is_none(), "{:?}", fs.shutdown_reason());
+    fs.unmount().unwrap();
+    let r = uxfs_check::check(&*dev).unwrap();
+    assert!(r.is_sound(), "{:?}", r.findings);
+}
+
+#[test]
+fn a_device_that_fails_shuts_the_volume_down_and_the_next_open_recovers_it() {
+    for allowance in [0, 1, 5, 20, 60, 150] {
+        let dev = in_memory(64 * MIB);
+        let faulty = Arc::new(Faulty::new(dev.clone() as DeviceRef, i64::MAX));
+        let fs = Fs::open(faulty.clone() as DeviceRef, Options { commit: 0, ..Options::default() }).unwrap();
+        let f = fs.create(fs.root(), b"kept", file(0o644)).unwrap();
+        fs.write(f.ino, 0, &[9; 50_000], false).unwrap();
+        fs.fsync(f.ino).unwrap();
+        faulty.allow(allowance);
+        let mut failed = None;
+        for i in 0..20_000 {
+            let r = fs.create(fs.root(), format!("n{i}").as_bytes(), file(0o644)).and_then(|f| {
+                fs.write(f.ino, 0, &[1; 5000], false)?;
+                if i % 20 == 0 { fs.fsync(f.ino) } else { Ok(()) }
+            });
+            if let Err(e) = r {
+                failed = Some(e);
+                break;
+            }
+        }
+        let e = failed.unwrap_or_else(|| panic!("{allowance} writes were enough for everything"));
+        assert_eq!(e.errno(), 5, "{e}");
+        // A failed write of file data may be just that; then the next sync meets the journal.
+        let _ = fs.sync();
+        let _ = fs.unmount();
+        let fs = open(&dev);
+        let s = fs.lookup(fs.root(), b"kept").unwrap();
+        let mut data = vec![0; 60_000];
+        assert_eq!(fs.read(s.ino, 0, &mut data).unwrap(), 50_000);
+        assert!(data[..50_000].iter().all(|b| *b == 9));
+        fs.unmount().unwrap();
+        let r = uxfs_check::check(&*dev).unwrap();
+        assert!(r.is_sound(), "after {allowance} writes: {:?}", r.findings);
+    }
+}
+
+#[test]
+fn a_truncated_file_shows_zeros_where_it_grows_again() {
+    let dev = in_memory(64 * MIB);
+    let fs = open(&dev);
+    let f = fs.create(fs.root(), b"f", file(0o644)).unwrap().ino;
+    fs.write(f, 0, &[7; 10_000], false).unwrap();
+    fs.sync().unwrap();
+    for size in [5000, 9000] {
+        fs.setattr(f, SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+    }
+    let mut b = vec![1; 9000];
+    assert_eq!(fs.read(f, 0, &mut b).unwrap(), 9000);
+    assert!(b[..5000].iter().all(|x| *x == 7) && b[5000..].iter().all(|x| *x == 0));
+    fs.unmount().unwrap();
+}
