@@ -65,6 +65,9 @@ impl Checker<'_> {
             (false, true) => self.bad_inode(ino, "inode-not-free", "is in use, but the inobt says that it is free"),
             (false, false) => {}
         }
+        if core.format == Format::Dev && core.forkoff > 1 {
+            self.bad_inode(ino, "inode-forkoff", "is a device whose attributes do not begin behind its number");
+        }
         let mut info = Info::new(&core);
         let (dsize, asize) = (core.data_fork_size(&self.g), core.attr_fork_size(&self.g));
         let data = &b[CORE_SIZE..CORE_SIZE + dsize];

@@ -21,6 +21,9 @@ use uxfs_format::log::ino_field;
 /// Where a new inode's attribute fork begins, in 8 bytes behind the core.
 pub const DEFAULT_FORKOFF: u8 = 24;
 
+/// The same for a device, pipe or socket: right behind the device number.
+pub const DEVICE_FORKOFF: u8 = 1;
+
 /// The name of an attribute, with its namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttrName<'a> {
@@ -278,7 +281,8 @@ fn ensure_fork(tp: &mut Trans, inode: &Arc<Inode>) -> Result<()> {
         }
     };
     let literal = tp.vol.geo.literal_area();
-    let forkoff = need.div_ceil(8).max(usize::from(DEFAULT_FORKOFF));
+    let least = if inode.data().core.format == Format::Dev { DEVICE_FORKOFF } else { DEFAULT_FORKOFF };
+    let forkoff = need.div_ceil(8).max(usize::from(least));
     if forkoff * 8 + 24 > literal {
         return Err(Error::Unsupported { what: "attributes on an inode whose inline bytes fill it".into() });
     }

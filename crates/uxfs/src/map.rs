@@ -247,7 +247,7 @@ fn to_extents(tp: &mut Trans, inode: &Arc<Inode>, which: Which) -> Result<()> {
         let leaf = FsBlock(s.ptr_get(&f.root, f.root.len() as u32, 0));
         f.root.clear();
         d.set_format(which, Format::Extents);
-        d.core.nblocks -= 1;
+        d.core.nblocks = d.core.nblocks.saturating_sub(1);
         leaf
     };
     let at = tp.vol.geo.fsb_daddr(leaf);

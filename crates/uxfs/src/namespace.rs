@@ -147,6 +147,7 @@ impl Names {
             mode::DIR | mode::LNK => d.core.format = Format::Local,
             _ => {
                 d.core.format = Format::Dev;
+                d.core.forkoff = attr::DEVICE_FORKOFF;
                 d.data.local = new.rdev.to_be_bytes().to_vec();
             }
         }

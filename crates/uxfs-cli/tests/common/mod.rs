@@ -1,0 +1,205 @@
+//! A folder with images, the program under test, the oracles, and mounts that are undone when a test ends.
+
+#![expect(dead_code, reason = "each test file uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A folder that goes when it is dropped, and the mounts below it.
+pub struct Place {
+    pub dir: PathBuf,
+}
+
+pub fn text(o: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr))
+}
+
+/// Runs an oracle or a load; a missing one fails the test.
+pub fn run(program: &str, args: &[&str]) -> Output {
+    Command::new(program).args(args).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output().unwrap_or_else(|e| {
+        panic!("{program}: {e}; install it with: apt-get install xfsprogs fuse3 attr acl dbench stress-ng")
+    })
+}
+
+pub fn must(program: &str, args: &[&str]) -> String {
+    let o = run(program, args);
+    assert!(o.status.success(), "{program} {args:?}: {}", text(&o));
+    String::from_utf8_lossy(&o.stdout).into_owned()
+}
+
+/// The program under test.
+pub fn uxfs() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_uxfs"))
+}
+
+impl Place {
+    pub fn new(name: &str) -> Place {
+        let dir = std::env::temp_dir().join(format!("uxfs-cli-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Place { dir }
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.dir.join(name).to_str().unwrap().to_string()
+    }
+
+    /// Runs the program in the folder; returns its output, success or not.
+    pub fn try_uxfs(&self, args: &[&str]) -> Output {
+        uxfs().args(args).current_dir(&self.dir).output().unwrap()
+    }
+
+    pub fn uxfs(&self, args: &[&str]) -> String {
+        let o = self.try_uxfs(args);
+        assert!(o.status.success(), "uxfs {args:?}: {}", text(&o));
+        String::from_utf8_lossy(&o.stdout).into_owned()
+    }
+
+    /// Makes a volume with mkfs.xfs.
+    pub fn mkfs_xfs(&self, name: &str, args: &[&str]) {
+        let file = self.path(name);
+        let mut all = args.to_vec();
+        all.push(&file);
+        must("mkfs.xfs", &all);
+    }
+
+    pub fn image(&self, name: &str, size: u64) {
+        std::fs::File::create(self.dir.join(name)).unwrap().set_len(size).unwrap();
+    }
+
+    pub fn copy(&self, from: &str, to: &str) {
+        must("cp", &["--sparse=always", &self.path(from), &self.path(to)]);
+    }
+
+    /// What xfs_repair -n says beside its phases; nothing for a sound volume.
+    pub fn repair(&self, name: &str) -> Vec<String> {
+        let out = text(&run("xfs_repair", &["-n", "-o", "force_geometry", &self.path(name)]));
+        let usual = [
+            "Phase ",
+            "        - ",
+            "No modify flag set",
+            "Cannot get host filesystem geometry",
+            "Repair may fail",
+            "the image and the host",
+            "Only one AG detected",
+        ];
+        out.lines().filter(|l| !l.is_empty() && !usual.iter().any(|u| l.starts_with(u))).map(str::to_string).collect()
+    }
+
+    pub fn is_sound(&self, name: &str) {
+        assert_eq!(self.repair(name), Vec::<String>::new(), "{name}: xfs_repair -n");
+        let o = self.try_uxfs(&["check", name]);
+        assert!(o.status.success(), "uxfs check {name}: {}", text(&o));
+    }
+
+    /// Mounts with the kernel.
+    pub fn kernel(&self, name: &str, options: &str) -> Mount {
+        let at = self.dir.join(format!("kernel-{name}"));
+        std::fs::create_dir_all(&at).unwrap();
+        let o = run("mount", &["-t", "xfs", "-o", options, &self.path(name), at.to_str().unwrap()]);
+        assert!(o.status.success(), "the kernel does not mount {name} (tests that mount need root): {}", text(&o));
+        Mount { at }
+    }
+
+    /// Mounts with the program under test, in the foreground, so that its process is known.
+    pub fn serve(&self, name: &str, options: &str) -> Server {
+        let at = self.dir.join(format!("mount-{name}"));
+        std::fs::create_dir_all(&at).unwrap();
+        let mut c = uxfs();
+        c.args(["mount", "-f"]).current_dir(&self.dir).stderr(Stdio::piped());
+        if !options.is_empty() {
+            c.args(["-o", options]);
+        }
+        let mut child = c.arg(name).arg(&at).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !is_mounted(&at) {
+            assert!(child.try_wait().unwrap().is_none() && Instant::now() < deadline, "{name} is not mounted");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Server { child, at }
+    }
+}
+
+pub fn is_mounted(at: &Path) -> bool {
+    std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().any(|l| l.split(' ').nth(4) == at.to_str())
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if std::env::var_os("UXFS_KEEP").is_none() {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// A mount by the kernel.
+pub struct Mount {
+    pub at: PathBuf,
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.at).status();
+    }
+}
+
+/// A mount by the program under test.
+pub struct Server {
+    pub child: Child,
+    pub at: PathBuf,
+}
+
+impl Server {
+    pub fn path(&self, p: &str) -> String {
+        self.at.join(p).to_str().unwrap().to_string()
+    }
+
+    /// Unmounts and waits for the server's end.
+    pub fn unmount(mut self) {
+        must("umount", &[self.at.to_str().unwrap()]);
+        let s = self.child.wait().unwrap();
+        assert!(s.success(), "the server ended with {s}");
+    }
+
+    /// Ends the server as `kill -9` does, and takes its mount away.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let _ = Command::new("umount").arg("-l").arg(&self.at).status();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if is_mounted(&self.at) {
+            let _ = Command::new("umount").arg("-l").arg(&self.at).status();
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Names, types, modes, owners, sizes, links, times and targets of a tree, sorted.
+pub fn listing(at: &Path) -> Vec<String> {
+    let out = must("find", &[at.to_str().unwrap(), "-mindepth", "1", "-printf", "%P %y %m %U %G %n %s %T@ %l\\n"]);
+    let mut v: Vec<String> = out.lines().map(str::to_string).collect();
+    v.sort();
+    v
+}
+
+/// The same, without sizes of directories, which are each file system's own business.
+pub fn same_tree(a: &Path, b: &Path) {
+    let (x, y) = (listing(a), listing(b));
+    let odd = |p: &[String], q: &[String]| p.iter().filter(|l| !q.contains(l)).take(3).cloned().collect::<Vec<_>>();
+    if x != y {
+        panic!("{} and {} differ: {:?} {:?}", a.display(), b.display(), odd(&x, &y), odd(&y, &x));
+    }
+    must("diff", &["-r", "--no-dereference", a.to_str().unwrap(), b.to_str().unwrap()]);
+}
+
+/// Extended attributes of a tree.
+pub fn attributes(at: &Path) -> String {
+    let out = Command::new("getfattr").args(["-R", "-d", "-h", "-m", "-", "-e", "hex", "."]).current_dir(at).output();
+    let out = out.unwrap_or_else(|e| panic!("getfattr: {e}; install it with: apt-get install attr"));
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
