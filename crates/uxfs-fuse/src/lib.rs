@@ -101,6 +101,10 @@ pub fn mount(fs: Arc<Fs>, dir: &Path, o: &Options) -> io::Result<Mounted> {
     config.n_threads = Some(if o.threads > 0 { o.threads } else { cpus });
     // A descriptor a thread spares them a common queue; where /dev/fuse cannot be opened again, they share one.
     config.clone_fd = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    if !config.clone_fd && std::fs::metadata("/dev/fuse").is_ok() {
+        // fusermount3 opens it as the user, too.
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "/dev/fuse is closed to this user; as root: chmod 666 /dev/fuse"));
+    }
     let mut session = Session::new(front::Front::new(fs), dir, &config)?;
     let unmounter = Unmounter(session.unmount_callable());
     let session = std::thread::Builder::new().name("uxfs-fuse".into()).spawn(move || session.run())?;

@@ -1,0 +1,301 @@
+//! A mounted volume under load, unmounted, killed, and recovered by the kernel and by uxfs.
+
+mod common;
+
+use common::*;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A load that ends with the test.
+struct Load(Vec<Child>);
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        // Each leads a group of its own, with all that it started.
+        for c in &mut self.0 {
+            let _ = Command::new("kill").args(["-9", "--", &format!("-{}", c.id())]).stderr(Stdio::null()).status();
+            let _ = c.wait();
+        }
+    }
+}
+
+fn start(program: &str, args: &[&str], dir: &Path) -> Child {
+    let c = Command::new(program).args(args).process_group(0).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    c.unwrap_or_else(|e| panic!("{program}: {e}; install it with: apt-get install dbench stress-ng"))
+}
+
+/// dbench and stress-ng's file stressors below `at`, until the value is dropped.
+fn load(at: &Path) -> Load {
+    let (db, st) = (at.join("dbench"), at.join("stress"));
+    fs::create_dir_all(&db).unwrap();
+    fs::create_dir_all(&st).unwrap();
+    let stress = "--temp-path . --dentry 1 --rename 1 --link 1 --symlink 1 --dir 1 --xattr 1 --utime 1 --chmod 1 --hdd 1 --hdd-bytes 8m --timeout 60";
+    let stress: Vec<&str> = stress.split(' ').collect();
+    Load(vec![
+        start("dbench", &["-t", "60", "-c", "/usr/share/dbench/client.txt", "4"], &db),
+        start("stress-ng", &stress, &st),
+    ])
+}
+
+/// Random renames, links and removals of the files below `at`, by `n` processes at once.
+fn shuffle(at: &Path, n: u32) {
+    let script = r#"
+        i=0; mkdir -p own$1
+        for f in $(find tree -type f | awk "NR % $2 == $1"); do
+            i=$((i+1))
+            case $((i % 5)) in
+                0) mv "$f" own$1/moved$i ;;
+                1) ln "$f" own$1/linked$i ;;
+                2) rm "$f" ;;
+                3) ln -s "../$f" own$1/soft$i ;;
+                4) chmod 6$((i % 7))4 "$f"; touch -d "@$i.123456789" "$f" ;;
+            esac
+        done
+        for i in $(seq 1 3 200); do rm -f own$1/moved$i own$1/linked$i; done"#;
+    let all: Vec<Child> = (0..n).map(|k| start("bash", &["-c", script, "shuffle", &k.to_string(), &n.to_string()], at)).collect();
+    for mut c in all {
+        assert!(c.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn what_eight_processes_did_is_there_for_the_kernel() {
+    for (name, args) in [
+        ("default", &["-q", "-d", "size=2g,file"][..]),
+        ("sectors", &["-q", "-s", "size=4096", "-d", "size=1g,file"]),
+        ("groups", &["-q", "-d", "size=8g,agcount=17,file"]),
+        ("one group", &["-q", "--unsupported", "-d", "size=400m,agcount=1,file"]),
+        ("a tebibyte", &["-q", "-d", "size=1t,file"]),
+    ] {
+        let p = Place::new(&name.replace(' ', "-"));
+        p.image("v.img", 0);
+        p.mkfs_xfs("v.img", args);
+        let s = p.serve("v.img", "");
+        must("cp", &["-a", "/usr/include/linux", &s.path("tree")]);
+        must("setfattr", &["-n", "user.test", "-v", "value", &s.path("tree")]);
+        must("setfattr", &["-n", "trusted.large", "-v", &"x".repeat(2000), &s.path("tree")]);
+        shuffle(&s.at, 8);
+        let copy = p.dir.join("copy");
+        fs::create_dir(&copy).unwrap();
+        must("cp", &["-a", &s.path("."), copy.to_str().unwrap()]);
+        s.unmount();
+        p.is_sound("v.img");
+        let k = p.kernel("v.img", "loop,ro");
+        same_tree(&k.at, &copy);
+        let attrs = attributes(&k.at);
+        assert!(attrs.contains("user.test=0x76616c7565") && attrs.contains("trusted.large=0x7878"), "{name}: {attrs}");
+    }
+}
+
+#[test]
+fn after_a_kill_the_kernel_and_uxfs_recover_the_same() {
+    for (i, args) in [&["-q", "-d", "size=1g,file"][..], &["-q", "-s", "size=4096", "-d", "size=600m,agcount=9,file"]].iter().enumerate() {
+        let p = Place::new(&format!("kill{i}"));
+        p.image("v.img", 0);
+        p.mkfs_xfs("v.img", args);
+        let s = p.serve("v.img", "");
+        let running = load(&s.at);
+        std::thread::sleep(Duration::from_millis(2500 + 700 * i as u64));
+        // What was synced under the load must be there.
+        let mut f = File::create(s.at.join("synced")).unwrap();
+        f.write_all(&[7; 300_000]).unwrap();
+        f.sync_all().unwrap();
+        drop(f);
+        std::thread::sleep(Duration::from_millis(300));
+        s.kill();
+        drop(running);
+        p.copy("v.img", "ours.img");
+        p.copy("v.img", "theirs.img");
+        assert!(p.uxfs(&["recover", "ours.img"]).contains("recovered"));
+        drop(p.kernel("theirs.img", "loop"));
+        p.is_sound("ours.img");
+        p.is_sound("theirs.img");
+        let (a, b) = (p.kernel("ours.img", "loop,ro,nouuid"), p.kernel("theirs.img", "loop,ro,nouuid"));
+        same_tree(&a.at, &b.at);
+        assert_eq!(attributes(&a.at), attributes(&b.at));
+        assert_eq!(fs::read(a.at.join("synced")).unwrap(), vec![7; 300_000]);
+    }
+}
+
+#[test]
+fn a_log_that_the_kernel_left_dirty_is_recovered_as_the_kernel_does() {
+    for (i, args) in [&["-q", "-d", "size=1g,file"][..], &["-q", "-s", "size=4096", "-d", "size=600m,agcount=5,file"]].iter().enumerate() {
+        let p = Place::new(&format!("theirs{i}"));
+        p.image("v.img", 0);
+        p.mkfs_xfs("v.img", args);
+        let k = p.kernel("v.img", "loop");
+        let running = load(&k.at);
+        std::thread::sleep(Duration::from_millis(1500));
+        // Shared blocks, so that there are reference counts in the log, and a file with many extents.
+        must("cp", &["-r", "--reflink=always", "/dev/null", k.at.join("null").to_str().unwrap()]);
+        let f = File::create(k.at.join("many")).unwrap();
+        (0..300).for_each(|b| f.write_all_at(&[1; 4096], b * 8192).unwrap());
+        f.sync_all().unwrap();
+        must("cp", &["--reflink=always", k.at.join("many").to_str().unwrap(), k.at.join("shared").to_str().unwrap()]);
+        must("xfs_io", &["-x", "-c", if i == 0 { "shutdown -f" } else { "shutdown" }, k.at.to_str().unwrap()]);
+        drop((f, running));
+        drop(k);
+        p.copy("v.img", "ours.img");
+        p.copy("v.img", "theirs.img");
+        assert!(p.uxfs(&["recover", "ours.img"]).contains("recovered"));
+        drop(p.kernel("theirs.img", "loop"));
+        // A kernel's crash may leave an attribute unfinished; then it does in both.
+        assert_eq!(p.repair("ours.img"), p.repair("theirs.img"));
+        let (a, b) = (p.kernel("ours.img", "loop,ro,nouuid"), p.kernel("theirs.img", "loop,ro,nouuid"));
+        same_tree(&a.at, &b.at);
+        assert_eq!(attributes(&a.at), attributes(&b.at));
+    }
+}
+
+#[test]
+fn a_write_to_shared_blocks_copies_them() {
+    let p = Place::new("reflink");
+    p.image("v.img", 0);
+    p.mkfs_xfs("v.img", &["-q", "-d", "size=400m,file"]);
+    let k = p.kernel("v.img", "loop");
+    fs::write(k.at.join("a"), vec![1; 1_000_000]).unwrap();
+    must("cp", &["--reflink=always", k.at.join("a").to_str().unwrap(), k.at.join("b").to_str().unwrap()]);
+    drop(k);
+    let s = p.serve("v.img", "");
+    let b = OpenOptions::new().write(true).open(s.at.join("b")).unwrap();
+    b.write_all_at(&[2; 5000], 100_000).unwrap();
+    b.write_all_at(&[3; 200_000], 700_000).unwrap();
+    drop(b);
+    let f = OpenOptions::new().write(true).open(s.at.join("a")).unwrap();
+    f.set_len(400_000).unwrap();
+    drop(f);
+    s.unmount();
+    p.is_sound("v.img");
+    let k = p.kernel("v.img", "loop,ro");
+    assert_eq!(fs::read(k.at.join("a")).unwrap(), vec![1; 400_000]);
+    let mut want = vec![1; 1_000_000];
+    want[100_000..105_000].fill(2);
+    want[700_000..900_000].fill(3);
+    assert!(fs::read(k.at.join("b")).unwrap() == want);
+}
+
+#[test]
+fn files_behave_on_a_mount() {
+    let p = Place::new("behave");
+    p.uxfs(&["mkfs", "-q", "-d", "size=400m", "v.img"]);
+    let s = p.serve("v.img", "");
+    let open = |name: &str| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(s.at.join(name)).unwrap();
+    // An unlinked open file goes on.
+    let mut f = open("unlinked");
+    f.write_all(b"still here").unwrap();
+    fs::remove_file(s.at.join("unlinked")).unwrap();
+    f.seek(SeekFrom::Start(0)).unwrap();
+    let mut text = String::new();
+    f.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "still here");
+    drop(f);
+    // Holes are found.
+    let f = open("holes");
+    f.write_all_at(&[1; 4096], 1 << 20).unwrap();
+    f.set_len(4 << 20).unwrap();
+    let seek = |from: u64, hole: bool| must("xfs_io", &["-r", "-c", &format!("seek -{} {from}", if hole { "h" } else { "d" }), &s.path("holes")]);
+    drop(f);
+    assert!(seek(0, false).contains("1048576") && seek(1 << 20, true).contains(&((1 << 20) + 4096).to_string()));
+    // O_DIRECT, and O_APPEND by several at once.
+    must("dd", &["if=/dev/zero", &format!("of={}", s.path("direct")), "bs=64k", "count=8", "oflag=direct", "status=none"]);
+    std::thread::scope(|t| {
+        for i in 0..4u8 {
+            let at = &s.at;
+            t.spawn(move || {
+                let mut f = OpenOptions::new().append(true).create(true).open(at.join("appended")).unwrap();
+                (0..200).for_each(|_| f.write_all(&[b'a' + i; 10]).unwrap());
+            });
+        }
+    });
+    let all = fs::read(s.at.join("appended")).unwrap();
+    assert!(all.len() == 8000 && all.chunks(10).all(|c| c.iter().all(|b| *b == c[0])));
+    // A mapped file is written through the map.
+    must("xfs_io", &["-f", "-c", "truncate 8k", "-c", "mmap -rw 0 8k", "-c", "mwrite -S 0x61 0 8k", "-c", "msync -s", &s.path("mapped")]);
+    let size = must("stat", &["-f", "-c", "%b %S %l", s.at.to_str().unwrap()]);
+    assert!(size.trim().ends_with("4096 255"), "{size}");
+    assert!(p.uxfs(&["sync", s.at.to_str().unwrap()]).is_empty());
+    s.unmount();
+    p.is_sound("v.img");
+    let k = p.kernel("v.img", "loop,ro");
+    assert_eq!(fs::read(k.at.join("mapped")).unwrap(), vec![b'a'; 8192]);
+    assert_eq!(fs::read(k.at.join("appended")).unwrap(), all);
+    assert!(!k.at.join("unlinked").exists());
+}
+
+#[test]
+fn a_mounted_image_is_refused_to_others_and_a_signal_unmounts_it() {
+    let p = Place::new("signal");
+    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "v.img"]);
+    let mut s = p.serve("v.img", "commit=1");
+    fs::write(s.at.join("f"), "data").unwrap();
+    let other = p.dir.join("other");
+    fs::create_dir(&other).unwrap();
+    for args in [&["mount", "v.img", "other"][..], &["rm", "v.img:/f"], &["ls", "v.img"]] {
+        let o = p.try_uxfs(args);
+        assert!(!o.status.success() && text(&o).contains("v.img is in use"), "{args:?}: {}", text(&o));
+    }
+    must("kill", &["-TERM", &s.child.id().to_string()]);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while s.child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "SIGTERM does not end the server");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!is_mounted(&s.at));
+    drop(s);
+    assert_eq!(p.uxfs(&["cat", "v.img:/f"]), "data");
+    p.is_sound("v.img");
+    // In the background, by the form that mount(8) uses, read-only.
+    let at = p.dir.join("other");
+    assert!(p.try_uxfs(&["v.img", at.to_str().unwrap(), "-o", "ro,allow_other"]).status.success());
+    assert_eq!(fs::read_to_string(at.join("f")).unwrap(), "data");
+    assert!(fs::write(at.join("g"), "x").is_err());
+    p.uxfs(&["umount", "other"]);
+    assert!(!is_mounted(&at));
+}
+
+/// Lets every user open /dev/fuse, as Debian's udev rules do, until it is dropped: some containers have it closed.
+struct OpenToAll(u32);
+
+impl OpenToAll {
+    fn new() -> OpenToAll {
+        let mode = fs::metadata("/dev/fuse").unwrap().permissions().mode();
+        fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).unwrap();
+        OpenToAll(mode)
+    }
+}
+
+impl Drop for OpenToAll {
+    fn drop(&mut self) {
+        let _ = fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(self.0));
+    }
+}
+
+#[test]
+fn an_ordinary_user_mounts_an_image_of_his_own() {
+    let _open = OpenToAll::new();
+    let p = Place::new("user");
+    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "v.img"]);
+    p.uxfs(&["chmod", "777", "v.img:/"]);
+    let at = p.dir.join("mine");
+    fs::create_dir(&at).unwrap();
+    must("chown", &["-R", "65534:65534", p.dir.to_str().unwrap()]);
+    must("chmod", &["755", p.dir.to_str().unwrap()]);
+    // A copy that an ordinary user may run: the build's folder may be closed to him.
+    must("install", &["-m", "755", env!("CARGO_BIN_EXE_uxfs"), &p.path("program")]);
+    let as_user = |args: &str| {
+        let line = format!("cd {} && {args}", p.dir.display());
+        run("setpriv", &["--reuid=65534", "--regid=65534", "--clear-groups", "bash", "-c", &line])
+    };
+    let o = as_user("./program mount v.img mine");
+    assert!(o.status.success(), "{}; needs fusermount3 with its set-user-ID bit: apt-get install fuse3", text(&o));
+    let o = as_user("echo mine > mine/file && cat mine/file && ./program sync mine && ./program umount mine");
+    let _ = Command::new("umount").arg("-l").arg(&at).stderr(Stdio::null()).status();
+    assert_eq!(text(&o), "mine\n");
+    p.is_sound("v.img");
+    assert_eq!(p.uxfs(&["cat", "v.img:/file"]), "mine\n");
+}
