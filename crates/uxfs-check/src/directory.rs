@@ -53,15 +53,8 @@ impl Checker<'_> {
         if core.size != blocks * u64::from(self.g.dirblocksize()) {
             self.bad_dir(ino, "has a size that does not fit its blocks");
         }
-        let mut w = Walk {
-            ino,
-            extents,
-            have: Vec::new(),
-            indexed: Vec::new(),
-            names: HashSet::new(),
-            bests: Vec::new(),
-            dots: (false, false),
-        };
+        let mut w =
+            Walk { ino, extents, have: Vec::new(), indexed: Vec::new(), names: HashSet::new(), bests: Vec::new(), dots: (false, false) };
         let single = blocks == 1 && extents.iter().all(|e| e.end() <= per);
         // Only blocks that are mapped are visited: a hostile size costs nothing.
         for e in extents.iter().filter(|e| e.off.0 < leaf) {
@@ -211,7 +204,15 @@ impl Checker<'_> {
         da::count(b).checked_sub(1).map_or(0, |i| da::entry_hash(b, i))
     }
 
-    fn node(&mut self, w: &mut Walk<'_>, block: u32, level: Option<u16>, last: &mut u32, visited: &mut HashSet<u32>, before: &mut Option<(u32, u32)>) {
+    fn node(
+        &mut self,
+        w: &mut Walk<'_>,
+        block: u32,
+        level: Option<u16>,
+        last: &mut u32,
+        visited: &mut HashSet<u32>,
+        before: &mut Option<(u32, u32)>,
+    ) {
         if !visited.insert(block) {
             return self.bad_dir(w.ino, "has a loop in its index");
         }
@@ -283,7 +284,9 @@ impl Checker<'_> {
             count += usize::from(v != NULL_BEST);
             match bests.get_mut(first + i) {
                 Some(x) => *x = v,
-                None if v != NULL_BEST => self.add("directory", "free index", Some(at), &format!("of inode {ino} lists a block that is not there")),
+                None if v != NULL_BEST => {
+                    self.add("directory", "free index", Some(at), &format!("of inode {ino} lists a block that is not there"))
+                }
                 None => {}
             }
         }

@@ -15,7 +15,9 @@ impl Checker<'_> {
         let first = g.agino_agbno(r.startino).0;
         let at = g.ag_daddr(agno, AgBlock(first.min(g.ag_length(agno))));
         let blocks = g.chunk_blocks();
-        if !r.startino.0.is_multiple_of(64) && g.inopblock >= 64 || u64::from(first) + u64::from(blocks) > u64::from(g.ag_length(agno)) && r.holemask == 0 {
+        if !r.startino.0.is_multiple_of(64) && g.inopblock >= 64
+            || u64::from(first) + u64::from(blocks) > u64::from(g.ag_length(agno)) && r.holemask == 0
+        {
             return self.add("inobt-place", "inobt", Some(at), "has a chunk outside the group");
         }
         if g.inoalignmt > 1 && !first.is_multiple_of(g.inoalignmt) {
@@ -23,7 +25,12 @@ impl Checker<'_> {
         }
         let exists = !r.hole_bits();
         if u32::from(r.count) != exists.count_ones() || u32::from(r.freecount) != r.really_free().count_ones() {
-            self.add("inobt-counts", "inobt", Some(at), &format!("counts {} and {} free inodes in a chunk, its bits differ", r.count, r.freecount));
+            self.add(
+                "inobt-counts",
+                "inobt",
+                Some(at),
+                &format!("counts {} and {} free inodes in a chunk, its bits differ", r.count, r.freecount),
+            );
         }
         let mut bytes: Option<(u32, Vec<u8>)> = None;
         for i in 0..64u32 {

@@ -98,7 +98,12 @@ impl Checker<'_> {
         for r in &by_start {
             let (from, to) = (u64::from(r.start), u64::from(r.start) + u64::from(r.len));
             if r.len == 0 || r.start == 0 || to > length {
-                self.add("free-range", "bnobt", Some(self.g.ag_daddr(agno, AgBlock(r.start.min(length as u32)))), "has an extent outside the group");
+                self.add(
+                    "free-range",
+                    "bnobt",
+                    Some(self.g.ag_daddr(agno, AgBlock(r.start.min(length as u32)))),
+                    "has an extent outside the group",
+                );
                 continue;
             }
             if from < end || (from == end && end > 0) {
@@ -169,7 +174,8 @@ impl Checker<'_> {
     fn inode_trees(&mut self, agno: AgNumber, agi: &Agi, at: DiskAddr) {
         let sparse = self.g.has(incompat::SPINODES);
         let (mut all, mut free) = (Vec::new(), Vec::new());
-        let iblocks = self.walk_group_tree(TreeKind::Ino, agno, agi.root.get(), agi.level.get(), &mut |b| all.push(InoRec::decode(b, sparse)));
+        let iblocks =
+            self.walk_group_tree(TreeKind::Ino, agno, agi.root.get(), agi.level.get(), &mut |b| all.push(InoRec::decode(b, sparse)));
         let mut fblocks = 0;
         if self.g.finobt() {
             let push = &mut |b: &[u8]| free.push(InoRec::decode(b, sparse));

@@ -113,7 +113,11 @@ impl Checker<'_> {
         }
         w.before[l] = Some((ptr, right));
         for i in 0..n {
-            let piece = if level == 0 { &b[shape.rec_at(i)..shape.rec_at(i) + shape.rec] } else { &b[shape.key_at(i)..shape.key_at(i) + shape.key] };
+            let piece = if level == 0 {
+                &b[shape.rec_at(i)..shape.rec_at(i) + shape.rec]
+            } else {
+                &b[shape.key_at(i)..shape.key_at(i) + shape.key]
+            };
             let o = order(w.kind, piece);
             // Owners may share a start in the rmapbt; everywhere else keys differ.
             let sorted = w.last[l].is_none_or(|last| if w.kind == TreeKind::Rmap { o >= last } else { o > last });

@@ -40,7 +40,14 @@ pub fn log(source: &Source, out: &mut impl Write) -> Result<()> {
     })
     .with_context(|| format!("cannot read the log of {}", source.name()))?;
     let state = if s.clean { "clean" } else { "dirty" };
-    writeln!(out, "log: {state}, tail cycle {} block {}, head cycle {} block {}", s.tail.cycle(), s.tail.block(), s.head.cycle(), s.head.block())?;
+    writeln!(
+        out,
+        "log: {state}, tail cycle {} block {}, head cycle {} block {}",
+        s.tail.cycle(),
+        s.tail.block(),
+        s.head.cycle(),
+        s.head.block()
+    )?;
     if s.torn {
         writeln!(out, "records at the head are not whole; recovery drops them")?;
     }

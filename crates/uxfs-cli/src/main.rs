@@ -326,9 +326,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
             volume::each(&paths, true, |v, p| v.mkdir(p, mode, parents))?;
         }
         Cmd::Ln { symbolic, force, target, link } => ln(symbolic, force, &target, &link)?,
-        Cmd::Chmod { recursive, mode, paths } => deep(&paths, recursive, |_, s| {
-            Ok(SetAttr { mode: Some(change::mode(&mode, s.mode)?), ..SetAttr::default() })
-        })?,
+        Cmd::Chmod { recursive, mode, paths } => {
+            deep(&paths, recursive, |_, s| Ok(SetAttr { mode: Some(change::mode(&mode, s.mode)?), ..SetAttr::default() }))?
+        }
         Cmd::Chown { recursive, owner, paths } => deep(&paths, recursive, |v, _| {
             let (uid, gid) = change::owner(v, &owner)?;
             Ok(SetAttr { uid, gid, ..SetAttr::default() })
@@ -433,7 +433,11 @@ fn mkfs(m: &Mkfs, out: &mut impl Write) -> Result<()> {
         bail!("{} does not exist; give -d size= to make it", m.image.display());
     }
     if m.dry_run {
-        let dev_size = if exists { uxfs_device::FileDevice::open(&m.image, uxfs_device::OpenMode::ReadOnly).map(|d| uxfs_device::Device::size_bytes(&d))? } else { 0 };
+        let dev_size = if exists {
+            uxfs_device::FileDevice::open(&m.image, uxfs_device::OpenMode::ReadOnly).map(|d| uxfs_device::Device::size_bytes(&d))?
+        } else {
+            0
+        };
         o.size = size.unwrap_or(dev_size);
         write!(out, "{}", uxfs_mkfs::print_geometry(&m.image.display().to_string(), &o.superblock()?))?;
         return Ok(());
@@ -507,9 +511,8 @@ fn cp(paths: &[OsString], recursive: bool) -> Result<()> {
     let Some((to, from)) = places.split_last() else { bail!("nothing to copy") };
     let several = from.len() > 1;
     let bar = progress("copying");
-    let one = |src: &dyn Tree, f: &Path, dst: &dyn Tree, t: &Path| {
-        copy_one(src, f, dst, &destination(dst, f, t, several)?, recursive, &bar)
-    };
+    let one =
+        |src: &dyn Tree, f: &Path, dst: &dyn Tree, t: &Path| copy_one(src, f, dst, &destination(dst, f, t, several)?, recursive, &bar);
     for f in from {
         match (f, to) {
             (Place::Host(_), Place::Host(_)) => bail!("neither path lies in a volume; one is written IMG:/path"),

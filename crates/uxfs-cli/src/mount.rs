@@ -55,8 +55,9 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
             "exec" => r.front.exec = true,
             "noexec" => r.front.exec = false,
             // What says nothing here: the kernel's business, or XFS's defaults by now.
-            "defaults" | "nouuid" | "attr2" | "noattr2" | "inode64" | "ikeep" | "noikeep" | "noatime" | "relatime" | "nodiratime" | "lazytime"
-            | "async" | "auto" | "noauto" | "user" | "nouser" | "users" | "nofail" | "_netdev" | "noquota" | "nodiscard" | "subtype" => {}
+            "defaults" | "nouuid" | "attr2" | "noattr2" | "inode64" | "ikeep" | "noikeep" | "noatime" | "relatime" | "nodiratime"
+            | "lazytime" | "async" | "auto" | "noauto" | "user" | "nouser" | "users" | "nofail" | "_netdev" | "noquota" | "nodiscard"
+            | "subtype" => {}
             k if k.starts_with("x-") || k.starts_with("comment") => {}
             k => bail!("mount option {k} is not supported"),
         }

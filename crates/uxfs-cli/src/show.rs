@@ -52,7 +52,11 @@ fn time_text(t: Timestamp, full: bool) -> String {
     let (y, m, d) = civil(t.sec.div_euclid(86_400));
     let s = t.sec.rem_euclid(86_400);
     let (h, min, sec) = (s / 3600, s / 60 % 60, s % 60);
-    if full { format!("{y:04}-{m:02}-{d:02} {h:02}:{min:02}:{sec:02}.{:09} +0000", t.nsec) } else { format!("{y:04}-{m:02}-{d:02} {h:02}:{min:02}") }
+    if full {
+        format!("{y:04}-{m:02}-{d:02} {h:02}:{min:02}:{sec:02}.{:09} +0000", t.nsec)
+    } else {
+        format!("{y:04}-{m:02}-{d:02} {h:02}:{min:02}")
+    }
 }
 
 fn kind_text(s: &Stat) -> &'static str {
@@ -164,7 +168,9 @@ mod tests {
 
     #[test]
     fn dates_are_those_of_the_calendar() {
-        for (sec, text) in [(0, "1970-01-01 00:00"), (951_782_400, "2000-02-29 00:00"), (-1, "1969-12-31 23:59"), (4_107_542_399, "2100-02-28 23:59")] {
+        for (sec, text) in
+            [(0, "1970-01-01 00:00"), (951_782_400, "2000-02-29 00:00"), (-1, "1969-12-31 23:59"), (4_107_542_399, "2100-02-28 23:59")]
+        {
             assert_eq!(time_text(Timestamp { sec, nsec: 0 }, false), text);
         }
     }

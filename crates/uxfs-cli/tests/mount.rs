@@ -25,7 +25,14 @@ impl Drop for Load {
 }
 
 fn start(program: &str, args: &[&str], dir: &Path) -> Child {
-    let c = Command::new(program).args(args).process_group(0).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let c = Command::new(program)
+        .args(args)
+        .process_group(0)
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
     c.unwrap_or_else(|e| panic!("{program}: {e}; install it with: apt-get install dbench stress-ng"))
 }
 
@@ -36,10 +43,7 @@ fn load(at: &Path) -> Load {
     fs::create_dir_all(&st).unwrap();
     let stress = "--temp-path . --dentry 1 --rename 1 --link 1 --symlink 1 --dir 1 --xattr 1 --utime 1 --chmod 1 --hdd 1 --hdd-bytes 8m --timeout 60";
     let stress: Vec<&str> = stress.split(' ').collect();
-    Load(vec![
-        start("dbench", &["-t", "60", "-c", "/usr/share/dbench/client.txt", "4"], &db),
-        start("stress-ng", &stress, &st),
-    ])
+    Load(vec![start("dbench", &["-t", "60", "-c", "/usr/share/dbench/client.txt", "4"], &db), start("stress-ng", &stress, &st)])
 }
 
 /// Random renames, links and removals of the files below `at`, by `n` processes at once.
@@ -198,7 +202,8 @@ fn files_behave_on_a_mount() {
     let f = open("holes");
     f.write_all_at(&[1; 4096], 1 << 20).unwrap();
     f.set_len(4 << 20).unwrap();
-    let seek = |from: u64, hole: bool| must("xfs_io", &["-r", "-c", &format!("seek -{} {from}", if hole { "h" } else { "d" }), &s.path("holes")]);
+    let seek =
+        |from: u64, hole: bool| must("xfs_io", &["-r", "-c", &format!("seek -{} {from}", if hole { "h" } else { "d" }), &s.path("holes")]);
     drop(f);
     assert!(seek(0, false).contains("1048576") && seek(1 << 20, true).contains(&((1 << 20) + 4096).to_string()));
     // O_DIRECT, and O_APPEND by several at once.

@@ -1,5 +1,6 @@
 //! Every command on a volume; xfs_repair, the kernel and tar say whether it did what it says.
 
+#[expect(dead_code, reason = "what mounts is used by the other tests")]
 mod common;
 
 use common::*;
@@ -39,7 +40,10 @@ fn commands_change_a_volume_as_they_say() {
     p.is_sound("v.img");
     let k = p.kernel("v.img", "loop,ro");
     let m = std::fs::metadata(k.at.join("a/b/c/hello")).unwrap();
-    assert_eq!((m.nlink(), m.uid(), m.gid(), m.mode() & 0o7777, m.mtime(), m.mtime_nsec()), (2, 1000, 77, 0o700, 1_000_000_000, 500_000_000));
+    assert_eq!(
+        (m.nlink(), m.uid(), m.gid(), m.mode() & 0o7777, m.mtime(), m.mtime_nsec()),
+        (2, 1000, 77, 0o700, 1_000_000_000, 500_000_000)
+    );
     assert_eq!(std::fs::metadata(k.at.join("a/sparse")).unwrap().len(), 1 << 20);
     drop(k);
     // Wrong uses name what is wrong, and change nothing.
@@ -66,7 +70,22 @@ fn the_geometry_is_printed_as_xfs_info_does() {
         let name = format!("v{i}.img");
         p.image(&name, 0);
         p.mkfs_xfs(&name, args);
-        assert_eq!(p.uxfs(&["info", &name]), run("xfs_info", &[&p.path(&name)]).stdout.iter().map(|b| char::from(*b)).collect::<String>().replace(&p.path(&name), &name).split_inclusive('\n').map(|l| if l.starts_with("meta-data") { p.uxfs(&["info", &name]).lines().next().unwrap().to_string() + "\n" } else { l.to_string() }).collect::<String>());
+        assert_eq!(
+            p.uxfs(&["info", &name]),
+            run("xfs_info", &[&p.path(&name)])
+                .stdout
+                .iter()
+                .map(|b| char::from(*b))
+                .collect::<String>()
+                .replace(&p.path(&name), &name)
+                .split_inclusive('\n')
+                .map(|l| if l.starts_with("meta-data") {
+                    p.uxfs(&["info", &name]).lines().next().unwrap().to_string() + "\n"
+                } else {
+                    l.to_string()
+                })
+                .collect::<String>()
+        );
     }
 }
 

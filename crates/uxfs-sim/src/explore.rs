@@ -127,7 +127,10 @@ fn worker(fs: &Fs, w: u32, model: &Model, began: u64, ended: u64) -> Result<u64,
     let possible = &model.digests[from as usize..=(began as usize).min(model.digests.len() - 1)];
     if !possible.contains(&seen.digest) {
         let other = model.digests.iter().rposition(|d| *d == seen.digest);
-        return Err(format!("worker {w}: the names are those after operation {other:?}, those after {from} to {began} were possible\n{}", seen.text));
+        return Err(format!(
+            "worker {w}: the names are those after operation {other:?}, those after {from} to {began} were possible\n{}",
+            seen.text
+        ));
     }
     for (id, ino, size) in &seen.files {
         let Some(node) = model.any(*id) else { return Err(format!("worker {w}: file {id} was never made")) };

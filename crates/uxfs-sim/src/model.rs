@@ -65,7 +65,8 @@ impl Model {
     /// An empty directory, in the volume at `ino`.
     pub fn new(ino: u64) -> Model {
         let top = Node { mode: 0o040_755, nlink: 2, ino, ..Node::default() };
-        let mut m = Model { nodes: BTreeMap::from([(TOP, top)]), gone: BTreeMap::new(), digests: Vec::new(), syncs: Vec::new(), next: TOP + 1 };
+        let mut m =
+            Model { nodes: BTreeMap::from([(TOP, top)]), gone: BTreeMap::new(), digests: Vec::new(), syncs: Vec::new(), next: TOP + 1 };
         m.end_op();
         m
     }
@@ -212,7 +213,10 @@ mod tests {
 
     #[test]
     fn a_lost_synced_byte_is_noticed() {
-        let h = History { events: vec![(0, Data::Write { at: 0, len: 4, fill: 7 }), (1, Data::Synced(0)), (2, Data::Write { at: 2, len: 4, fill: 9 })], size: 6 };
+        let h = History {
+            events: vec![(0, Data::Write { at: 0, len: 4, fill: 7 }), (1, Data::Synced(0)), (2, Data::Write { at: 2, len: 4, fill: 9 })],
+            size: 6,
+        };
         assert!(h.check(&[7, 7, 9, 9, 9, 9], 2, 2).is_ok());
         assert!(h.check(&[7, 7, 7, 7], 2, 2).is_ok());
         assert!(h.check(&[7, 7, 7, 7, 0, 9], 2, 2).is_ok());

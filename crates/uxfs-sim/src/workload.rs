@@ -60,7 +60,13 @@ pub(crate) fn top_name(worker: u32) -> String {
 
 /// Options that leave nothing to time.
 pub(crate) fn options(seed: u64) -> Options {
-    Options { commit: 0, clock: Box::new(FixedClock(1_700_000_000)), seed: Some(seed), journal: JournalConfig::default(), ..Options::default() }
+    Options {
+        commit: 0,
+        clock: Box::new(FixedClock(1_700_000_000)),
+        seed: Some(seed),
+        journal: JournalConfig::default(),
+        ..Options::default()
+    }
 }
 
 /// Makes a volume, works on it, and stops it as a power cut would, without an unmount.

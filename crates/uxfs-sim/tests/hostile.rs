@@ -49,7 +49,9 @@ fn volume(clean: bool) -> Memory {
     fs.symlink(root, b"link", b"short", 0, 0).unwrap();
     fs.symlink(root, b"long link", &[b'l'; 900], 0, 0).unwrap();
     fs.create(root, b"device", make(0o020_600)).unwrap();
-    for (name, count, size) in [("few attributes", 2, 20), ("a leaf of attributes", 30, 60), ("a tree of attributes", 400, 40), ("large attributes", 3, 9000)] {
+    for (name, count, size) in
+        [("few attributes", 2, 20), ("a leaf of attributes", 30, 60), ("a tree of attributes", 400, 40), ("large attributes", 3, 9000)]
+    {
         let f = fs.create(root, name.as_bytes(), make(0o100_644)).unwrap().ino;
         for i in 0..count {
             let key = format!("attribute {i}");
@@ -64,7 +66,7 @@ fn volume(clean: bool) -> Memory {
         fs.sync().unwrap();
         drop(fs);
     }
-    Arc::into_inner(dev).map_or_else(|| panic!("the device is still held"), |m| m)
+    Arc::into_inner(dev).unwrap_or_else(|| panic!("the device is still held"))
 }
 
 /// Places of metadata: kind, address, bytes.
@@ -96,7 +98,8 @@ fn damage(dev: &Memory, (kind, at, size): (Kind, u64, usize), c: &Chance) {
     for _ in 0..1 + c.below(4) {
         // Mostly in the first bytes, where the fields are.
         let o = if c.below(2) == 0 { c.below(size.min(192) as u64) } else { c.below(size as u64) } as usize;
-        let random = [0, u64::MAX, 1, c.next_u64(), 1 << 31, get64(&b, o).wrapping_add(1), get64(&b, o).wrapping_sub(1)][c.below(7) as usize];
+        let random =
+            [0, u64::MAX, 1, c.next_u64(), 1 << 31, get64(&b, o).wrapping_add(1), get64(&b, o).wrapping_sub(1)][c.below(7) as usize];
         match c.below(4) {
             0 => b[o] = random as u8,
             1 => put16(&mut b, o & !1, random as u16),
@@ -104,7 +107,11 @@ fn damage(dev: &Memory, (kind, at, size): (Kind, u64, usize), c: &Chance) {
             _ => put64(&mut b, o & !7, random),
         }
     }
-    if kind == Kind::Inode { crc::stamp(&mut b, inode::INODE_CRC) } else { kind.stamp(&mut b, None) }
+    if kind == Kind::Inode {
+        crc::stamp(&mut b, inode::INODE_CRC)
+    } else {
+        kind.stamp(&mut b, None)
+    }
     dev.put(at, &b).unwrap();
 }
 
@@ -232,7 +239,8 @@ fn try_all(image: Memory) -> (Fate, bool) {
 
 #[test]
 fn damaged_structures_give_data_or_an_error() {
-    rustix::process::setrlimit(rustix::process::Resource::As, rustix::process::Rlimit { current: Some(MOST_MEMORY), maximum: None }).unwrap();
+    rustix::process::setrlimit(rustix::process::Resource::As, rustix::process::Rlimit { current: Some(MOST_MEMORY), maximum: None })
+        .unwrap();
     let (clean, dirty) = (volume(true), volume(false));
     let mut head = vec![0; 512];
     clean.read(0, &mut head).unwrap();

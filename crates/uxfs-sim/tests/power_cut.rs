@@ -13,7 +13,14 @@ fn stat(j: &Journey, name: &str) -> u64 {
 
 fn cut(j: &Journey, plan: &Plan) -> Findings {
     let f = explore(j, plan, &mut |_| None).unwrap();
-    assert!(f.damage.is_empty(), "{} of {} cuts did damage; the first, after event {}: {}", f.damage.len(), f.cuts, f.damage[0].0, f.damage[0].1);
+    assert!(
+        f.damage.is_empty(),
+        "{} of {} cuts did damage; the first, after event {}: {}",
+        f.damage.len(),
+        f.cuts,
+        f.damage[0].0,
+        f.damage[0].1
+    );
     println!("{} cuts, {} distinct states, {} with a dirty log; journal {:?}", f.cuts, f.distinct, f.dirty, j.stats);
     f
 }
@@ -57,7 +64,8 @@ fn a_full_log_survives_any_cut() {
 #[test]
 fn the_smallest_log_wraps_a_hundred_times() {
     let dev: DeviceRef = Arc::new(Memory::new(64 * MIB));
-    let o = uxfs_mkfs::Options { size: 64 * MIB, sector: 512, agcount: Some(1), log_size: None, label: vec![], uuid: [3; 16], time: (1, 0) };
+    let o =
+        uxfs_mkfs::Options { size: 64 * MIB, sector: 512, agcount: Some(1), log_size: None, label: vec![], uuid: [3; 16], time: (1, 0) };
     uxfs_mkfs::format(&*dev, &o).unwrap();
     let fs = Fs::open(dev.clone(), Options { commit: 0, ..Options::default() }).unwrap();
     let file = Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0) };

@@ -64,10 +64,7 @@ fn a_volume_that_is_filled_with_files_gives_enospc_and_stays_sound() {
         let d = dirs[i % dirs.len()];
         let name = format!("a rather long name, so that directories fill their blocks: number {i}");
         let new = match (i % 40, i % 7) {
-            (0, _) => fs.create(d, name.as_bytes(), dir(0o755)).map(|s| {
-                dirs.push(s.ino);
-                s
-            }),
+            (0, _) => fs.create(d, name.as_bytes(), dir(0o755)).inspect(|s| dirs.push(s.ino)),
             (_, 0) => fs.symlink(d, name.as_bytes(), &[b't'; 800], 0, 0),
             _ => fs.create(d, name.as_bytes(), file(0o644)),
         };

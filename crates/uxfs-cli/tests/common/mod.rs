@@ -1,8 +1,5 @@
 //! A folder with images, the program under test, the oracles, and mounts that are undone when a test ends.
 
-#![cfg_attr(test, expect(clippy::allow_attributes, reason = "each test file uses a part, and which one differs"))]
-#![allow(dead_code)]
-
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -18,9 +15,11 @@ pub fn text(o: &Output) -> String {
 
 /// Runs an oracle or a load; a missing one fails the test.
 pub fn run(program: &str, args: &[&str]) -> Output {
-    Command::new(program).args(args).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output().unwrap_or_else(|e| {
-        panic!("{program}: {e}; install it with: apt-get install xfsprogs fuse3 attr acl dbench stress-ng")
-    })
+    Command::new(program)
+        .args(args)
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .output()
+        .unwrap_or_else(|e| panic!("{program}: {e}; install it with: apt-get install xfsprogs fuse3 attr acl dbench stress-ng"))
 }
 
 pub fn must(program: &str, args: &[&str]) -> String {

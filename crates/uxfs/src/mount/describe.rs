@@ -38,13 +38,13 @@ fn line(i: &ReplayItem) -> String {
     let Some(first) = i.regions.first() else { return name.into() };
     let bytes: usize = i.regions[1..].iter().map(Vec::len).sum();
     match i.kind() {
-        item::BUF => BufFormat::parse(first).map_or_else(|| name.into(), |f| format!("{name} daddr {} len {} flags {:#x}, {bytes} bytes", f.daddr.0, f.bbs, f.flags)),
+        item::BUF => BufFormat::parse(first)
+            .map_or_else(|| name.into(), |f| format!("{name} daddr {} len {} flags {:#x}, {bytes} bytes", f.daddr.0, f.bbs, f.flags)),
         item::INODE => {
             InodeFormat::parse(first).map_or_else(|| name.into(), |f| format!("{name} {} fields {:#x}, {bytes} bytes", f.ino.0, f.fields))
         }
-        item::ICREATE => {
-            IcreateFormat::parse(first).map_or_else(|| name.into(), |f| format!("{name} ag {} agbno {} count {}", f.agno.0, f.agbno.0, f.count))
-        }
+        item::ICREATE => IcreateFormat::parse(first)
+            .map_or_else(|| name.into(), |f| format!("{name} ag {} agbno {} count {}", f.agno.0, f.agbno.0, f.count)),
         _ => match Intent::parse(first) {
             Some(f) => format!("{name} id {:#x}, {} extents", f.id, f.extents.len()),
             None => format!("{name}, {} regions", i.regions.len()),
