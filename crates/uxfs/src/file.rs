@@ -19,7 +19,7 @@ use crate::map;
 use crate::trans::Trans;
 use crate::volume::Volume;
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use uxfs_format::inode::flag2;
@@ -102,9 +102,17 @@ impl Drop for FileState {
     }
 }
 
+/// Files with dirty data or times, and the order in which they became so.
+#[derive(Default)]
+struct Dirty {
+    files: BTreeMap<u64, Arc<Inode>>,
+    /// May name files that are clean by now.
+    order: VecDeque<u64>,
+}
+
 /// All files of a volume with dirty data.
 pub struct Files {
-    dirty: Mutex<BTreeMap<u64, Arc<Inode>>>,
+    dirty: Mutex<Dirty>,
     dirty_pages: AtomicUsize,
     /// Dirty pages beyond which a writer writes back before it goes on.
     limit: usize,
@@ -140,21 +148,43 @@ impl Files {
 
     /// Files with dirty data or times.
     pub fn dirty(&self) -> Vec<Arc<Inode>> {
-        self.dirty.lock().values().cloned().collect()
+        self.dirty.lock().files.values().cloned().collect()
     }
 
     /// Lets go of all files, when nothing will be written any more.
     pub fn forget_all(&self) {
-        let files = std::mem::take(&mut *self.dirty.lock());
+        let files = std::mem::take(&mut self.dirty.lock().files);
         drop(files);
     }
 
     fn note_dirty(&self, inode: &Arc<Inode>) {
-        self.dirty.lock().entry(inode.ino.0).or_insert_with(|| inode.clone());
+        let mut d = self.dirty.lock();
+        if let std::collections::btree_map::Entry::Vacant(v) = d.files.entry(inode.ino.0) {
+            v.insert(inode.clone());
+            d.order.push_back(inode.ino.0);
+            // Files that were written back since leave their places in the line behind.
+            if d.order.len() > 2 * d.files.len() + STALE_PLACES {
+                let Dirty { files, order } = &mut *d;
+                let mut seen = std::collections::HashSet::new();
+                order.retain(|i| files.contains_key(i) && seen.insert(*i));
+            }
+        }
     }
 
-    fn over_limit(&self) -> bool {
-        self.dirty_pages.load(Ordering::Acquire) > self.limit
+    fn note_clean(&self, inode: &Inode) {
+        self.dirty.lock().files.remove(&inode.ino.0);
+    }
+
+    /// The file that has been dirty longest; it goes to the end of the line.
+    fn oldest(&self) -> Option<Arc<Inode>> {
+        let mut d = self.dirty.lock();
+        while let Some(ino) = d.order.pop_front() {
+            if let Some(i) = d.files.get(&ino).cloned() {
+                d.order.push_back(ino);
+                return Some(i);
+            }
+        }
+        None
     }
 
     /// Writes files back until there is room for more dirty data. Called before any lock is taken.
@@ -162,10 +192,13 @@ impl Files {
     /// # Errors
     /// The volume is shut down.
     fn throttle(self: &Arc<Self>, mine: &Arc<Inode>) -> Result<()> {
-        while self.over_limit() {
+        if self.dirty_pages.load(Ordering::Acquire) <= self.limit {
+            return Ok(());
+        }
+        // Somewhat below the limit, so that not every write meets it again.
+        while self.dirty_pages.load(Ordering::Acquire) > self.limit - self.limit / 8 {
             mine.vol.check_writable()?;
-            let next = self.dirty().into_iter().max_by_key(|i| self.state(i).pages.lock().len());
-            let Some(i) = next else { return Ok(()) };
+            let Some(i) = self.oldest() else { return Ok(()) };
             write_back(self, &i, 0, u64::MAX)?;
         }
         Ok(())
@@ -179,6 +212,9 @@ pub fn size(files: &Arc<Files>, inode: &Inode) -> u64 {
         None => inode.data().core.size,
     }
 }
+
+/// Places of clean files in the line of dirty ones, before it is put in order.
+const STALE_PLACES: usize = 4096;
 
 /// Longest file.
 pub const MAX_SIZE: u64 = i64::MAX as u64;
@@ -455,7 +491,7 @@ pub(crate) fn forget(files: &Arc<Files>, inode: &Arc<Inode>) {
         st.times.store(false, Ordering::Release);
         st.size.store(0, Ordering::Release);
     }
-    files.dirty.lock().remove(&inode.ino.0);
+    files.note_clean(inode);
 }
 
 /// A new file begins under this number: what the cache knew of the old one counts no more.

@@ -68,7 +68,7 @@ pub fn write_back(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64) ->
         res = log_times(inode, &st);
         let clean = !st.pages.lock().values().any(|p| p.dirty);
         if clean {
-            files.dirty.lock().remove(&inode.ino.0);
+            files.note_clean(inode);
             // A write that came between the look and the removal noted itself before; note it again.
             if st.pages.lock().values().any(|p| p.dirty) {
                 files.note_dirty(inode);
