@@ -63,3 +63,77 @@ fn directories_grow_and_shrink_through_all_forms() {
     fs.unmount().unwrap();
     img.repair_is_silent();
 }
+
+/// 200 000 names in one directory, and a file of 100 000 extents: trees of several levels, which the kernel reads.
+#[test]
+fn a_huge_directory_and_a_huge_extent_tree_are_read_by_the_kernel() {
+    let img = Image::new("huge", 2 << 30);
+    let fs = img.open();
+    let d = fs.create(fs.root(), b"d", dir(0o755)).unwrap().ino;
+    let names = 200_000u64;
+    for i in 0..names {
+        fs.create(d, format!("name {i}").as_bytes(), file(0o644)).unwrap();
+    }
+    // Every other block, written out one by one in an order that leaves no neighbours together.
+    let f = fs.create(fs.root(), b"f", file(0o644)).unwrap().ino;
+    let extents = 100_000u64;
+    for i in 0..extents {
+        fs.write(f, i * 8192, &i.to_le_bytes().repeat(512), false).unwrap();
+    }
+    fs.sync().unwrap();
+    // A part of both goes again, so that trees merge.
+    for i in (0..names).step_by(3) {
+        fs.unlink(d, format!("name {i}").as_bytes()).unwrap();
+    }
+    fs.setattr(f, SetAttr { size: Some(extents * 8192 - 40_960_000), ..SetAttr::default() }).unwrap();
+    fs.unmount().unwrap();
+    img.repair_is_silent();
+    let k = img.kernel_mount();
+    let seen: std::collections::HashSet<String> =
+        std::fs::read_dir(k.path("d")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(seen.len() as u64, names - names.div_ceil(3));
+    assert!((0..names).all(|i| seen.contains(&format!("name {i}")) == (i % 3 != 0)));
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    let kf = std::fs::File::open(k.path("f")).unwrap();
+    assert_eq!(kf.metadata().unwrap().len(), extents * 8192 - 40_960_000);
+    assert!(kf.metadata().unwrap().blocks() >= (extents - 5000) * 8);
+    for i in (0..extents - 5000).step_by(997) {
+        let mut b = [0; 8192];
+        kf.read_exact_at(&mut b, i * 8192).unwrap();
+        assert!(b[..4096] == i.to_le_bytes().repeat(512) && b[4096..] == [0; 4096], "block {i}");
+    }
+}
+
+/// What older releases of mkfs.xfs leave out can be left out.
+#[test]
+fn volumes_without_the_newer_features_are_changed_as_they_are() {
+    for (i, args) in [
+        &["-q", "-m", "bigtime=0,inobtcount=0"][..],
+        &["-q", "-m", "reflink=0,finobt=0"],
+        &["-q", "-i", "sparse=0"],
+        &["-q", "-i", "size=1024"],
+        &["-q", "-n", "size=16384"],
+        &["-q", "-d", "su=64k,sw=4", "-l", "size=64m"],
+    ]
+    .iter()
+    .enumerate()
+    {
+        let img = Image::theirs(&format!("older{i}"), 1 << 30, args);
+        let fs = img.open();
+        let d = fs.create(fs.root(), b"d", dir(0o755)).unwrap().ino;
+        for k in 0..2000 {
+            let f = fs.create(d, format!("some file {k}").as_bytes(), file(0o644)).unwrap().ino;
+            if k % 10 == 0 {
+                fs.write(f, 0, &[k as u8; 9000], false).unwrap();
+                fs.set_attr(f, AttrName { namespace: 0, name: b"a" }, &[1; 700], SetMode::Any).unwrap();
+            }
+            if k % 4 == 0 {
+                fs.unlink(d, format!("some file {k}").as_bytes()).unwrap();
+            }
+        }
+        fs.unmount().unwrap();
+        img.repair_is_silent();
+        let k = img.kernel_mount();
+        assert_eq!(std::fs::read_dir(k.path("d")).unwrap().count(), 1500, "{args:?}");
+    }
+}
