@@ -3,7 +3,6 @@
 //! Headers are read block by block with the `tar` crate's header type; its entry iterator is not used, since it splits PAX
 //! records at newlines and so loses binary attributes.
 
-use crate::attributes;
 use crate::tree::{CHUNK, Meta, Tree, Xattr};
 use crate::volume::{DIR, FMT, LNK, REG, Volume};
 use anyhow::{Context, Result, bail};
@@ -13,7 +12,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use tar::{Builder, EntryType, Header};
-use uxfs::{Make, SetAttr, SetMode, Timestamp};
+use uxfs::{AttrName, Make, SetAttr, SetMode, Timestamp};
 
 const BLOCK: usize = 512;
 /// Longest extension header (names, attributes) that is read.
@@ -281,7 +280,7 @@ impl Unpack<'_> {
 
     fn attributes(&self, ino: u64, path: &Path, x: &Extra) -> Result<()> {
         for (name, value) in &x.xattrs {
-            match attributes::parse_name(name) {
+            match AttrName::parse(name.as_bytes()) {
                 Some(n) => self.v.fs.set_attr(ino, n, value, SetMode::Any).with_context(|| self.v.at(path))?,
                 None => crate::warn(&format!("{}: attribute {} is not kept", self.v.at(path), name.display())),
             }

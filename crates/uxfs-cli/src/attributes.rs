@@ -1,4 +1,4 @@
-//! Attributes by their full names, and `getfattr`'s form of them.
+//! `getfattr`'s form of attributes.
 
 use crate::tree::Xattr;
 use crate::volume::Volume;
@@ -7,20 +7,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use uxfs::AttrName;
 
-const NAMESPACES: &[(&str, u8)] = &[("user.", 0), ("trusted.", 2), ("security.", 4)];
-
-/// Splits a full name; `None` for a namespace that is not stored as it is.
-pub fn parse_name(name: &OsStr) -> Option<AttrName<'_>> {
-    let b = name.as_bytes();
-    NAMESPACES.iter().find_map(|(p, n)| b.strip_prefix(p.as_bytes()).map(|rest| AttrName { namespace: *n, name: rest }))
-}
-
-/// The full name of a stored attribute.
-fn full_name(namespace: u8, name: &[u8]) -> Option<OsString> {
-    let (p, _) = NAMESPACES.iter().find(|n| n.1 == namespace)?;
-    Some(OsString::from_vec([p.as_bytes(), name].concat()))
-}
-
 /// All attributes of an inode, sorted by name.
 ///
 /// # Errors
@@ -28,8 +14,9 @@ fn full_name(namespace: u8, name: &[u8]) -> Option<OsString> {
 pub fn all(v: &Volume, ino: u64) -> Result<Vec<Xattr>> {
     let mut out = Vec::new();
     for (namespace, name, _) in v.fs.list_attrs(ino)? {
-        if let Some(full) = full_name(namespace, &name) {
-            out.push((full, v.fs.get_attr(ino, AttrName { namespace, name: &name })?));
+        let n = AttrName { namespace, name: &name };
+        if let Some(full) = n.full() {
+            out.push((OsString::from_vec(full), v.fs.get_attr(ino, n)?));
         }
     }
     out.sort();

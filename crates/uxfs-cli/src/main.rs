@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tree::{Host, Tree};
-use uxfs::{SetAttr, SetMode};
+use uxfs::{AttrName, SetAttr, SetMode};
 use volume::{DIR, FMT, Volume};
 
 /// Works on XFS volumes without the kernel: image files, partitions of disk images, block devices.
@@ -354,7 +354,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Cmd::Setfattr { name, value, remove, paths } => {
             let value = attributes::parse_value(&value)?;
             let full = name.as_ref().or(remove.as_ref()).context("no name is given")?;
-            let n = attributes::parse_name(full)
+            let n = AttrName::parse(full.as_bytes())
                 .with_context(|| format!("{}: only user., trusted. and security. attributes are stored as they are", full.display()))?;
             volume::each(&paths, true, |v, p| {
                 let ino = v.resolve(p, true)?.ino;

@@ -151,6 +151,7 @@ fn serve(r: Request, dir: &Path) -> Result<()> {
             let _ = tx2.send(Event::Signal);
         }
     });
+    let mut in_use = false;
     let ended = match rx.recv()? {
         Event::Ended(r) => r,
         Event::Signal => {
@@ -163,11 +164,20 @@ fn serve(r: Request, dir: &Path) -> Result<()> {
                 match rx.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                     Ok(Event::Ended(r)) => break r,
                     Ok(Event::Signal) => {}
-                    Err(_) => break Ok(()),
+                    Err(_) => {
+                        in_use = true;
+                        break Ok(());
+                    }
                 }
             }
         }
     };
+    if in_use {
+        // Requests still run, so the log cannot be declared clean; all that was done so far is made durable.
+        fs.sync().with_context(|| format!("cannot write {name}; the next use recovers it"))?;
+        crate::warn(&format!("{name} was in use when it was unmounted; its next use recovers the log"));
+        std::process::exit(0);
+    }
     fs.close().with_context(|| format!("cannot close {name}; the next use recovers it"))?;
     ended.context("the connection to the kernel failed")
 }

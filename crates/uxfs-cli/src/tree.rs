@@ -10,7 +10,7 @@ use std::io::{Seek as _, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use uxfs::{Make, Seek, SetAttr, SetMode, Timestamp};
+use uxfs::{AttrName, Make, Seek, SetAttr, SetMode, Timestamp};
 
 /// Bytes copied at once.
 pub const CHUNK: usize = 1 << 20;
@@ -164,7 +164,7 @@ impl Tree for Volume {
     fn set_meta(&self, path: &Path, m: &Meta, xattrs: &[Xattr]) -> Result<()> {
         let ino = self.resolve(path, false)?.ino;
         for (name, value) in xattrs {
-            match attributes::parse_name(name) {
+            match AttrName::parse(name.as_bytes()) {
                 Some(n) => self.fs.set_attr(ino, n, value, SetMode::Any).with_context(|| self.at(path))?,
                 None => crate::warn(&format!("{}: attribute {} is not kept", self.at(path), name.display())),
             }

@@ -1,25 +1,8 @@
 //! What the kernel calls things, and what the engine calls them.
 
 use fuser::{FileAttr, FileType, INodeNo};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use uxfs::{AttrName, Stat, Timestamp};
-
-/// Namespaces of attributes: prefix, and the engine's bits.
-const NAMESPACES: &[(&str, u8)] = &[("user.", 0), ("trusted.", 2), ("security.", 4)];
-
-/// An attribute's name in the engine's terms; `None` for a namespace that XFS has not.
-pub fn attr_name(name: &OsStr) -> Option<AttrName<'_>> {
-    let b = name.as_bytes();
-    NAMESPACES.iter().find_map(|(p, n)| b.strip_prefix(p.as_bytes()).map(|rest| AttrName { namespace: *n, name: rest }))
-}
-
-/// An attribute's name with its prefix; `None` if it is not shown to users.
-pub fn attr_text(namespace: u8, name: &[u8]) -> Option<Vec<u8>> {
-    let (p, _) = NAMESPACES.iter().find(|n| n.1 == namespace)?;
-    Some([p.as_bytes(), name].concat())
-}
+use uxfs::{Stat, Timestamp};
 
 /// A time in the engine's terms.
 pub fn timestamp(t: SystemTime) -> Timestamp {

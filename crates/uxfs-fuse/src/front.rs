@@ -1,6 +1,6 @@
 //! The requests.
 
-use crate::attributes::{attr_name, attr_text, entry_kind, file_attr, split_dev, timestamp};
+use crate::attributes::{entry_kind, file_attr, split_dev, timestamp};
 use crate::pool::Pool;
 use fuser::{
     AccessFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use uxfs::{Error, Fs, Make, Seek, SetAttr, SetMode, Stat};
+use uxfs::{AttrName, Error, Fs, Make, Seek, SetAttr, SetMode, Stat};
 
 /// How long the kernel may believe names and attributes: it changes them all itself.
 const TTL: Duration = Duration::from_secs(3600);
@@ -326,7 +326,7 @@ impl Filesystem for Front {
     }
 
     fn setxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
-        let Some(n) = attr_name(name) else { return reply.error(Errno::EOPNOTSUPP) };
+        let Some(n) = AttrName::parse(name.as_bytes()) else { return reply.error(Errno::EOPNOTSUPP) };
         let mode = match flags {
             libc::XATTR_CREATE => SetMode::Create,
             libc::XATTR_REPLACE => SetMode::Replace,
@@ -336,7 +336,7 @@ impl Filesystem for Front {
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let Some(n) = attr_name(name) else { return reply.error(Errno::EOPNOTSUPP) };
+        let Some(n) = AttrName::parse(name.as_bytes()) else { return reply.error(Errno::EOPNOTSUPP) };
         match self.fs.get_attr(self.ino(ino), n) {
             Ok(v) => xattr_data(&v, size, reply),
             Err(e) => reply.error(errno(&e)),
@@ -347,7 +347,7 @@ impl Filesystem for Front {
         match self.fs.list_attrs(self.ino(ino)) {
             Ok(list) => {
                 let mut out = Vec::new();
-                for text in list.iter().filter_map(|(ns, name, _)| attr_text(*ns, name)) {
+                for text in list.iter().filter_map(|(namespace, name, _)| AttrName { namespace: *namespace, name }.full()) {
                     if req.uid() == 0 || !text.starts_with(b"trusted.") {
                         out.extend_from_slice(&text);
                         out.push(0);
@@ -360,7 +360,7 @@ impl Filesystem for Front {
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let Some(n) = attr_name(name) else { return reply.error(Errno::EOPNOTSUPP) };
+        let Some(n) = AttrName::parse(name.as_bytes()) else { return reply.error(Errno::EOPNOTSUPP) };
         Self::empty(self.fs.remove_attr(self.ino(ino), n), reply);
     }
 

@@ -126,7 +126,9 @@ struct Kick {
 
 impl Journal {
     /// Starts journaling at `head`; `tail` is where replay would begin until something is written.
-    pub fn start(dev: DeviceRef, log_dev: DeviceRef, geo: LogGeometry, cfg: JournalConfig, head: Lsn, tail: Lsn) -> Arc<Journal> {
+    pub fn start(dev: DeviceRef, log_dev: DeviceRef, geo: LogGeometry, mut cfg: JournalConfig, head: Lsn, tail: Lsn) -> Arc<Journal> {
+        // A record is padded to the log's stripe unit: it, and the cycles that its header keeps, must have room for that.
+        cfg.bufsize = cfg.bufsize.next_multiple_of(geo.roundoff.max(1) as usize);
         let shutdown = Arc::new(Shutdown::default());
         let stats = Arc::new(Stats::default());
         let soft_limit = (geo.size() / 8).min(MAX_CONTEXT);

@@ -33,6 +33,22 @@ pub struct AttrName<'a> {
     pub name: &'a [u8],
 }
 
+/// Prefixes of full names, and the bits of the namespaces that they stand for.
+const PREFIXES: &[(&[u8], u8)] = &[(b"user.", 0), (b"trusted.", flag::ROOT), (b"security.", flag::SECURE)];
+
+impl<'a> AttrName<'a> {
+    /// Splits a full name like `user.note`; `None` for a namespace that is not stored as it is.
+    pub fn parse(full: &'a [u8]) -> Option<AttrName<'a>> {
+        PREFIXES.iter().find_map(|(p, namespace)| full.strip_prefix(*p).map(|name| AttrName { namespace: *namespace, name }))
+    }
+
+    /// The name with its prefix; `None` for what users do not see.
+    pub fn full(&self) -> Option<Vec<u8>> {
+        let (prefix, _) = PREFIXES.iter().find(|p| p.1 == self.namespace)?;
+        Some([prefix, self.name].concat())
+    }
+}
+
 /// Whether the attribute must or must not be there before it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetMode {

@@ -213,6 +213,11 @@ pub fn size(files: &Arc<Files>, inode: &Inode) -> u64 {
     }
 }
 
+/// Blocks that are promised to a file and not yet its own.
+pub fn promised(files: &Arc<Files>, inode: &Inode) -> u64 {
+    inode.attached.get().map_or(0, |_| files.state(inode).promise.lock().pages)
+}
+
 /// Places of clean files in the line of dirty ones, before it is put in order.
 const STALE_PLACES: usize = 4096;
 

@@ -158,6 +158,7 @@ impl Fs {
 
     fn stat_of(&self, inode: &Arc<Inode>) -> Stat {
         let size = if inode.core().kind() == mode::REG { file::size(&self.mount.names.files, inode) } else { inode.core().size };
+        let promised = file::promised(&self.mount.names.files, inode);
         let d = inode.data();
         let c: &Core = &d.core;
         let dev = if c.format == Format::Dev { uxfs_format::bytes::get32(&d.data.local, 0) } else { 0 };
@@ -170,7 +171,7 @@ impl Fs {
             gid: c.gid,
             rdev: (dev >> 18, dev & 0x3ffff),
             size,
-            blocks: c.nblocks * u64::from(self.geometry().bb_per_block()),
+            blocks: (c.nblocks + promised) * u64::from(self.geometry().bb_per_block()),
             atime: c.atime,
             mtime: c.mtime,
             ctime: c.ctime,
