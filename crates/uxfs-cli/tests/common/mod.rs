@@ -139,6 +139,13 @@ pub struct Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        // What was killed on it may still be on its way out.
+        for _ in 0..200 {
+            if Command::new("umount").arg(&self.at).stderr(Stdio::null()).status().is_ok_and(|s| s.success()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
         let _ = Command::new("umount").arg(&self.at).status();
     }
 }
