@@ -5,7 +5,7 @@ use crate::usage::What;
 use uxfs_format::bytes::{get16, get64};
 use uxfs_format::extent::{EXTENT_SIZE, Extent};
 use uxfs_format::inode::Format;
-use uxfs_format::{DiskAddr, Ino};
+use uxfs_format::{DiskAddr, Ino, Kind};
 
 /// Header of a tree's root in an inode.
 const ROOT_HEADER: usize = 4;
@@ -64,6 +64,9 @@ impl Checker<'_> {
             let at = self.g.fsb_daddr(e.at(o));
             first.get_or_insert(at);
             out.extend(self.read(at, self.g.bb_per_block())?);
+        }
+        if let Some(k) = Kind::sniff(&out) {
+            self.saw(k.lsn(&out).unwrap_or_default());
         }
         first.map(|f| (f, out))
     }

@@ -4,9 +4,10 @@ use crate::Checker;
 use crate::names::Info;
 use crate::usage::What;
 use uxfs_format::btree::InoRec;
-use uxfs_format::inode::{self, CORE_SIZE, Core, Format, INODE_CRC, mode};
+use uxfs_format::bytes::get32;
+use uxfs_format::inode::{self, CORE_SIZE, Core, Format, INODE_CRC, NEXT_UNLINKED, mode};
 use uxfs_format::symlink::{MAX_TARGET, REMOTE_HEADER};
-use uxfs_format::{AgBlock, AgIno, AgNumber, Ino, Kind, crc};
+use uxfs_format::{AgBlock, AgIno, AgNumber, Ino, Kind, NULL_AG, crc};
 
 impl Checker<'_> {
     /// A chunk as the inobt describes it.
@@ -62,10 +63,14 @@ impl Checker<'_> {
         if !crc::verify(b, INODE_CRC) {
             self.bad_inode(ino, "inode-crc", "has a wrong checksum");
         }
+        if get32(b, NEXT_UNLINKED) != NULL_AG {
+            self.bad_inode(ino, "inode-unlinked", "is linked into a list of unlinked inodes");
+        }
         if let Err(what) = inode::check(b, Some(ino), &self.g) {
             return self.bad_inode(ino, "inode", what);
         }
         let core = Core::decode(b);
+        self.saw(core.lsn);
         match (core.mode == 0, free) {
             (true, true) => return,
             (true, false) => return self.bad_inode(ino, "inode-not-used", "is free, but the inobt says that it is in use"),
@@ -88,6 +93,7 @@ impl Checker<'_> {
                 self.directory(ino, &core, inline, &extents, &mut info);
             }
             mode::LNK if core.format != Format::Local => self.remote_link(ino, &core, &extents),
+            mode::LNK => self.target(ino, &data[..(core.size as usize).min(dsize)]),
             _ => {}
         }
         if asize > 0 {
@@ -101,6 +107,13 @@ impl Checker<'_> {
             self.bad_inode(ino, "inode-blocks", &format!("counts {} blocks, it has {}", core.nblocks, held + blocks));
         }
         self.inodes.insert(ino.0, info);
+    }
+
+    /// A link's target is a path.
+    fn target(&mut self, ino: Ino, bytes: &[u8]) {
+        if bytes.contains(&0) {
+            self.bad_inode(ino, "symlink", "has a target with a zero byte");
+        }
     }
 
     fn remote_link(&mut self, ino: Ino, core: &Core, extents: &[uxfs_format::extent::Extent]) {
@@ -118,6 +131,7 @@ impl Checker<'_> {
             if uxfs_format::bytes::get64(&b, 32) != ino.0 || n != left.min(payload) {
                 return self.bad_inode(ino, "symlink", "has a target block of another owner or length");
             }
+            self.target(ino, &b[REMOTE_HEADER..REMOTE_HEADER + n]);
             left -= n;
         }
     }

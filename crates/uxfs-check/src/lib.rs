@@ -20,8 +20,9 @@ pub use report::{Finding, Report};
 
 use std::collections::HashMap;
 use uxfs_device::Device;
+use uxfs_format::log::block_cycle;
 use uxfs_format::superblock::{INCOMPAT_NAMES, Superblock, incompat, names as feature_names};
-use uxfs_format::{AgNumber, DiskAddr, Geometry, Kind};
+use uxfs_format::{AgNumber, DiskAddr, Geometry, Kind, Lsn};
 
 /// Why a volume cannot be checked at all.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +54,8 @@ pub(crate) struct Checker<'a> {
     inodes: HashMap<u64, names::Info>,
     /// Free blocks, inodes and free inodes as the groups count them.
     counted: (u64, u64, u64),
+    /// The latest log position that any block bears.
+    latest: Lsn,
 }
 
 /// Checks a volume.
@@ -82,7 +85,7 @@ pub fn check(dev: &dyn Device) -> Result<Report, CheckError> {
         return Ok(report);
     }
     let usage = (0..g.agcount).map(|_| Vec::new()).collect();
-    let mut c = Checker { dev, g, sb, report, usage, inodes: HashMap::new(), counted: (0, 0, 0) };
+    let mut c = Checker { dev, g, sb, report, usage, inodes: HashMap::new(), counted: (0, 0, 0), latest: Lsn(0) };
     c.superblocks();
     for agno in 0..c.g.agcount {
         c.group(AgNumber(agno));
@@ -91,6 +94,7 @@ pub fn check(dev: &dyn Device) -> Result<Report, CheckError> {
     c.names();
     c.sweep();
     c.counters();
+    c.log_head();
     Ok(c.report)
 }
 
@@ -115,11 +119,43 @@ impl Checker<'_> {
     fn read_as(&mut self, kind: Kind, at: DiskAddr, bbs: u32) -> Option<Vec<u8>> {
         let b = self.read(at, bbs)?;
         match kind.verify(&b, at, &self.g, true) {
-            Ok(()) => Some(b),
+            Ok(()) => {
+                self.saw(kind.lsn(&b).unwrap_or_default());
+                Some(b)
+            }
             Err(c) => {
                 self.add("block", c.structure, Some(at), c.what);
                 None
             }
+        }
+    }
+
+    /// Notes the log position that a block bears.
+    fn saw(&mut self, lsn: Lsn) {
+        if lsn.0 != u64::MAX {
+            self.latest = self.latest.max(lsn);
+        }
+    }
+
+    /// No block may bear a position that the log has not reached: recovery would not replay changes onto it.
+    fn log_head(&mut self) {
+        let (first, blocks) = (self.g.fsb_daddr(self.g.logstart), self.g.log_bbs());
+        if self.g.logstart.0 == 0 || blocks == 0 {
+            return;
+        }
+        let Some(b) = self.read(first, 1) else { return };
+        let cycle = block_cycle(&b);
+        // The log is written round and round: up to the head its blocks bear this cycle, behind it an older one.
+        let (mut low, mut high) = (1, blocks);
+        while low < high {
+            let mid = low + (high - low) / 2;
+            let Some(b) = self.read(DiskAddr(first.0 + u64::from(mid)), 1) else { return };
+            if block_cycle(&b) == cycle { low = mid + 1 } else { high = mid }
+        }
+        let head = if low == blocks { Lsn::new(cycle.saturating_add(1), 0) } else { Lsn::new(cycle, low) };
+        if self.latest > head {
+            let text = format!("a block bears the log position {}, the log is at {head}", self.latest);
+            self.add("lsn-ahead", "log", Some(first), &text);
         }
     }
 

@@ -4,37 +4,65 @@ use crate::Checker;
 use crate::usage::What;
 use uxfs_format::ag::{Agf, Agi, UNLINKED_BUCKETS, agfl_get, agfl_slots};
 use uxfs_format::btree::{FreeRec, InoRec, RefcountRec, TreeKind};
-use uxfs_format::bytes::get32;
-use uxfs_format::superblock::{incompat, ro_compat};
+use uxfs_format::bytes::{get16, get32, get64};
+use uxfs_format::superblock::{incompat, ro_compat, version};
 use uxfs_format::{AgBlock, AgIno, AgNumber, DiskAddr, Kind, NULL_AG};
 use zerocopy::FromBytes;
 
-/// Bytes of the superblock that are the same in every group: from the block size to the log's size.
+/// Bytes of the superblock's struct; what follows in its sector is zero.
+const SB_BYTES: usize = 264;
+
+/// Bytes of the superblock that are the same in every group.
 const SHARED: &[(usize, usize, &str)] = &[
     (0, 4, "magic number"),
     (4, 4, "block size"),
-    (8, 8, "number of blocks"),
+    (8, 24, "number of blocks"),
     (32, 16, "UUID"),
     (48, 8, "place of the log"),
+    (80, 4, "realtime geometry"),
     (84, 4, "size of the groups"),
     (88, 4, "number of groups"),
-    (96, 4, "size of the log"),
+    (92, 8, "size of the log"),
     (102, 2, "sector size"),
-    (104, 2, "inode size"),
+    (104, 4, "inode size"),
+    (120, 6, "geometry"),
+    (179, 21, "alignment"),
+    (200, 8, "feature bits"),
+    (208, 4, "compatible features"),
     (212, 4, "read-only-compatible features"),
     (216, 4, "incompatible features"),
+    (228, 4, "alignment of inodes"),
+    (248, 16, "UUID of the metadata"),
 ];
 
 impl Checker<'_> {
     pub(crate) fn superblocks(&mut self) {
         let sector = self.g.bb_per_sector();
         let Some(first) = self.read_as(Kind::Superblock, DiskAddr(0), sector) else { return };
+        if self.sb.flags != 0 {
+            self.add("superblock-flags", "superblock", Some(DiskAddr(0)), "has unknown flags");
+        }
         if self.sb.inprogress != 0 {
             self.add("superblock-inprogress", "superblock", Some(DiskAddr(0)), "says that mkfs did not finish");
         }
-        for agno in 1..self.g.agcount {
+        for agno in 0..self.g.agcount {
             let at = self.g.header_daddr(AgNumber(agno), 0);
             let Some(b) = self.read_as(Kind::Superblock, at, sector) else { continue };
+            if b[SB_BYTES..].iter().any(|x| *x != 0) {
+                self.add("superblock-rest", "superblock", Some(at), "is followed by something in its sector");
+            }
+            let quota = get16(&b, 100) & version::QUOTA != 0;
+            if !quota && [160, 168, 232].iter().any(|o| !matches!(get64(&b, *o), 0 | u64::MAX)) {
+                self.add("superblock-quota", "superblock", Some(at), "names quota inodes, but has no quota");
+            }
+            if get64(&b, 16) == 0 && get64(&b, 152) != 0 {
+                self.add("superblock-frextents", "superblock", Some(at), "counts free realtime extents where there are none");
+            }
+            // A kernel notes its first attribute and quota in the first superblock alone.
+            let later = version::ATTR | version::QUOTA;
+            if get16(&b, 100) | later != get16(&first, 100) | later {
+                self.add("superblock-copy", "superblock", Some(at), "has another version than the first one");
+            }
             for (from, len, what) in SHARED {
                 if b[*from..from + len] != first[*from..from + len] {
                     self.add("superblock-copy", "superblock", Some(at), &format!("has another {what} than the first one"));

@@ -156,6 +156,10 @@ pub fn check_leaf(b: &[u8]) -> Result<(), &'static str> {
     if first > b.len() || entry_at(n) > first {
         return Err("attribute leaf's entries overlap its names");
     }
+    let free = (0..3).map(|i| (usize::from(get16(b, 64 + 4 * i)), usize::from(get16(b, 66 + 4 * i))));
+    if free.into_iter().any(|(base, size)| base % 4 != 0 || size % 4 != 0 || base + size > b.len()) {
+        return Err("attribute leaf's free runs are out of range");
+    }
     let mut last = 0;
     for i in 0..n {
         let e = leaf_entry(b, i)?;

@@ -234,17 +234,21 @@ impl Geometry {
         let b = d.0 / u64::from(self.bb_per_block());
         self.fsb(AgNumber((b / u64::from(self.agblocks)) as u32), AgBlock((b % u64::from(self.agblocks)) as u32))
     }
+    /// Bits of an inode's number within its group; bounded, also before the superblock is known to be sound.
+    fn ino_shift(&self) -> u32 {
+        (u32::from(self.agblklog) + u32::from(self.inopblog)).min(63)
+    }
     /// Joins group and inode.
     pub fn ino(&self, agno: AgNumber, agino: AgIno) -> Ino {
-        Ino(u64::from(agno.0) << (self.agblklog + self.inopblog) | u64::from(agino.0))
+        Ino(u64::from(agno.0) << self.ino_shift() | u64::from(agino.0))
     }
     /// Group of an inode.
     pub fn ino_agno(&self, ino: Ino) -> AgNumber {
-        AgNumber((ino.0 >> (self.agblklog + self.inopblog)).min(u64::from(u32::MAX)) as u32)
+        AgNumber((ino.0 >> self.ino_shift()).min(u64::from(u32::MAX)) as u32)
     }
     /// Inode within its group.
     pub fn ino_agino(&self, ino: Ino) -> AgIno {
-        AgIno((ino.0 & ((1u64 << (self.agblklog + self.inopblog)) - 1)) as u32)
+        AgIno((ino.0 & ((1u64 << self.ino_shift()) - 1)) as u32)
     }
     /// Block within its group that holds an inode.
     pub fn agino_agbno(&self, agino: AgIno) -> AgBlock {

@@ -15,6 +15,8 @@ use uxfs_sync::{Chance, FixedClock};
 
 const SIZE: u64 = 48 << 20;
 const SEEDS: u64 = 1200;
+/// Damaged volumes that xfs_repair judges, too.
+const AGAINST_REPAIR: u64 = 200;
 /// One volume is opened, walked, written to and checked within this.
 const LONGEST: Duration = Duration::from_secs(20);
 /// Address space of the whole test, with all that runs in it.
@@ -301,4 +303,58 @@ fn the_fields_that_are_changed_lie_in_structures() {
             assert!(k.verify(&b, DiskAddr(at / 512), &g, true).is_ok(), "{k:?} at {at}");
         }
     }
+}
+
+/// What xfs_repair -n finds in a volume, beside its phases.
+fn repair_says(path: &std::path::Path) -> Vec<String> {
+    let out = std::process::Command::new("xfs_repair").arg("-n").arg(path).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output();
+    let out = out.unwrap_or_else(|e| panic!("xfs_repair: {e}; install it with: apt-get install xfsprogs"));
+    let usual = [
+        "Phase ",
+        "        - ",
+        "No modify flag set",
+        "Cannot get host",
+        "Repair may fail",
+        "the image and the host",
+        "Inode allocation btrees",
+    ];
+    let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    text.lines().filter(|l| !l.is_empty() && !usual.iter().any(|u| l.starts_with(u))).map(str::to_string).collect()
+}
+
+#[test]
+fn the_checker_finds_whatever_xfs_repair_finds() {
+    let clean = volume(true);
+    let mut head = vec![0; 512];
+    clean.read(0, &mut head).unwrap();
+    let (g, _) = Geometry::parse(&head).unwrap();
+    let places = structures(&clean, &g);
+    let mut by_kind: BTreeMap<Kind, Vec<_>> = BTreeMap::new();
+    places.iter().for_each(|p| by_kind.entry(p.0).or_default().push(*p));
+    let path = std::env::temp_dir().join(format!("uxfs-hostile-{}.img", std::process::id()));
+    let (mut theirs, mut ours, mut missed) = (0, 0, Vec::new());
+    for seed in 0..AGAINST_REPAIR {
+        let c = Chance::seeded(seed ^ 0x5eed);
+        let image = clean.fork();
+        let kind = *by_kind.keys().nth((seed % by_kind.len() as u64) as usize).unwrap();
+        let of_kind = &by_kind[&kind];
+        damage(&image, of_kind[c.below(of_kind.len() as u64) as usize], &c);
+        let mut all = vec![0; SIZE as usize];
+        image.read(0, &mut all).unwrap();
+        std::fs::write(&path, &all).unwrap();
+        let found = repair_says(&path);
+        let sound = uxfs_check::check(&image).is_ok_and(|r| r.is_sound());
+        theirs += u32::from(!found.is_empty());
+        ours += u32::from(!sound);
+        if sound && !found.is_empty() {
+            let mut before = vec![0; SIZE as usize];
+            clean.read(0, &mut before).unwrap();
+            let changed: Vec<_> = (0..all.len()).filter(|i| all[*i] != before[*i]).map(|i| (i, before[i], all[i])).take(12).collect();
+            missed.push(format!("seed {seed} ({}): {:?} bytes {changed:?}", kind.name(), &found[..found.len().min(2)]));
+        }
+    }
+    let _ = std::fs::remove_file(&path);
+    println!("{AGAINST_REPAIR} damaged volumes: xfs_repair finds something in {theirs}, uxfs check in {ours}");
+    assert!(missed.is_empty(), "{} missed: {missed:#?}", missed.len());
+    assert!(theirs > AGAINST_REPAIR as u32 / 3);
 }
