@@ -127,7 +127,7 @@ impl Checker<'_> {
                 return self.bad_inode(ino, "symlink", "has a target that is not mapped");
             };
             let Some(b) = self.read_as(Kind::Symlink, self.g.fsb_daddr(e.at(i)), self.g.bb_per_block()) else { return };
-            let n = uxfs_format::bytes::get32(&b, 8) as usize;
+            let n = get32(&b, 8) as usize;
             if uxfs_format::bytes::get64(&b, 32) != ino.0 || n != left.min(payload) {
                 return self.bad_inode(ino, "symlink", "has a target block of another owner or length");
             }
