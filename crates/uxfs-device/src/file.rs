@@ -86,20 +86,6 @@ impl FileDevice {
         Ok(d)
     }
 
-    /// Makes sure that the host has really allocated a range, so that writing it later cannot fail for want of space.
-    ///
-    /// # Errors
-    /// The host's error, `StorageFull` above all.
-    pub fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        if self.block_device {
-            return Ok(());
-        }
-        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len) {
-            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
-            r => Ok(r?),
-        }
-    }
-
     /// True if batches go through io_uring.
     pub fn uses_uring(&self) -> bool {
         self.ring.is_some()
@@ -173,6 +159,15 @@ impl Device for FileDevice {
     }
     fn flush(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.block_device {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len) {
+            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            r => Ok(r?),
+        }
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         if self.block_device {

@@ -94,6 +94,14 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// The host's error.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
+
+    /// Makes sure that the host has room for a range, so that writing it later cannot fail for want of space.
+    ///
+    /// # Errors
+    /// The host's error, `StorageFull` above all.
+    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A device shared by the rooms of an engine.
@@ -123,6 +131,9 @@ impl<D: Device + ?Sized> Device for Arc<D> {
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         (**self).discard(offset, len)
+    }
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        (**self).reserve(offset, len)
     }
 }
 

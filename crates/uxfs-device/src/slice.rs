@@ -53,4 +53,7 @@ impl Device for Slice {
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.base.discard(self.at(offset, len as usize)?, len)
     }
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.base.reserve(self.at(offset, len as usize)?, len)
+    }
 }

@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use uxfs_device::{DeviceRef, WriteRequest};
 use uxfs_format::Lsn;
 
@@ -38,6 +39,9 @@ pub struct Ail {
     changed: Condvar,
 }
 
+/// Times that metadata is written again while the host has no space, and the time between; then the volume shuts down.
+const FULL_HOST_TRIES: u32 = 100;
+const FULL_HOST_PAUSE: Duration = Duration::from_millis(100);
 /// Units that are written together.
 const BATCH: usize = 128;
 
@@ -166,7 +170,15 @@ impl Ail {
         let requests: Vec<WriteRequest<'_>> =
             units.iter().flat_map(|u| &u.pieces).map(|p| WriteRequest { offset: p.0, data: &p.1 }).collect();
         Stats::add(&self.stats.metadata_writes, requests.len() as u64);
-        let res = dev.write_many(&requests);
+        let mut res = dev.write_many(&requests);
+        // A host whose file system is full may find room again: nothing is lost while the log has it all.
+        for _ in 0..FULL_HOST_TRIES {
+            if !res.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::StorageFull) || self.shutdown.reason().is_some() {
+                break;
+            }
+            std::thread::sleep(FULL_HOST_PAUSE);
+            res = dev.write_many(&requests);
+        }
         if let Err(e) = &res {
             self.shutdown.set(format!("writing metadata home failed: {e}"));
         }

@@ -99,6 +99,8 @@ impl Error {
     /// The number that a system call would give.
     pub fn errno(&self) -> i32 {
         match self {
+            // A host that is full says so; anything else is just a failed device.
+            Error::Io { error, .. } if error.raw_os_error() == Some(28) => 28,
             Error::Io { .. } | Error::Shutdown { .. } => 5,
             Error::Corrupt(_) | Error::CorruptInode { .. } => 117,
             Error::Unsupported { .. } => 95,

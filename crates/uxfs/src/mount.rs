@@ -164,6 +164,10 @@ impl Mount {
         if o.norecovery && !o.read_only {
             return Err(Error::Invalid { what: "norecovery needs a read-only mount" });
         }
+        if !o.read_only {
+            // A full host must not fail the log: everything else can wait or be refused.
+            dev.reserve(geo.start, geo.size())?;
+        }
         let dirty = !state.clean;
         if dirty && sb.features_log_incompat.get() & !log_incompat::XATTRS != 0 {
             return Err(unsupported("recovering a log with unknown features"));

@@ -3,9 +3,13 @@
 mod common;
 
 use common::*;
+use std::io;
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use uxfs::{AttrName, Error, Fs, Options, SetAttr, SetMode};
-use uxfs_device::{DeviceRef, Faulty, Memory};
+use uxfs_device::{Device, DeviceRef, Faulty, Memory, WriteFlags};
 
 const MIB: u64 = 1 << 20;
 
@@ -183,5 +187,73 @@ fn a_truncated_file_shows_zeros_where_it_grows_again() {
     let mut b = vec![1; 9000];
     assert_eq!(fs.read(f, 0, &mut b).unwrap(), 9000);
     assert!(b[..5000].iter().all(|x| *x == 7) && b[5000..].iter().all(|x| *x == 0));
+    fs.unmount().unwrap();
+}
+
+/// A sparse image on a host that is full now and then: only the log's area has its blocks.
+struct FullHost {
+    base: Arc<Memory>,
+    log: Range<u64>,
+    full: AtomicBool,
+}
+
+impl Device for FullHost {
+    fn size_bytes(&self) -> u64 {
+        self.base.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.base.read(offset, buf)
+    }
+    fn write(&self, offset: u64, data: &[u8], flags: WriteFlags) -> io::Result<()> {
+        if self.full.load(Ordering::SeqCst) && !self.log.contains(&offset) {
+            return Err(io::Error::from_raw_os_error(28));
+        }
+        self.base.write(offset, data, flags)
+    }
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_host_fails_data_but_not_the_volume() {
+    let base = in_memory(64 * MIB);
+    let log = {
+        let fs = open(&base);
+        let g = fs.geometry();
+        let start = g.fsb_daddr(g.logstart).0 * 512;
+        let log = start..start + u64::from(g.log_bbs()) * 512;
+        fs.unmount().unwrap();
+        log
+    };
+    let dev = Arc::new(FullHost { base: base.clone(), log, full: AtomicBool::new(false) });
+    let fs = Fs::open(dev.clone() as DeviceRef, Options { commit: 0, ..Options::default() }).unwrap();
+    let kept = fs.create(fs.root(), b"kept", file(0o644)).unwrap().ino;
+    fs.write(kept, 0, &[4; 10_000], false).unwrap();
+    fs.fsync(kept).unwrap();
+    dev.full.store(true, Ordering::SeqCst);
+    let f = fs.create(fs.root(), b"lost", file(0o644)).unwrap().ino;
+    fs.write(f, 0, &[5; 10_000], false).unwrap();
+    assert_eq!(fs.fsync(f).unwrap_err().errno(), 28);
+    assert!(fs.shutdown_reason().is_none());
+    // Metadata waits for room, which somebody makes.
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            std::thread::sleep(Duration::from_millis(400));
+            dev.full.store(false, Ordering::SeqCst);
+        });
+        fs.create(fs.root(), b"more", file(0o644)).unwrap();
+        fs.close().unwrap();
+    });
+    drop(fs);
+    let r = uxfs_check::check(&*base).unwrap();
+    assert!(r.is_sound(), "{:?}", r.findings);
+    let fs = open(&base);
+    let mut b = vec![0; 10_000];
+    assert_eq!(fs.read(fs.lookup(fs.root(), b"kept").unwrap().ino, 0, &mut b).unwrap(), 10_000);
+    assert!(b.iter().all(|x| *x == 4));
     fs.unmount().unwrap();
 }
