@@ -89,6 +89,10 @@ impl Geometry {
         {
             return Err(bad("checksum does not match"));
         }
+        // What the rules below compute with: a shift by more bits than a number has is no number.
+        if sb.blocklog > 16 || sb.agblklog > 31 || sb.inopblog > 16 || sb.dirblklog > 16 {
+            return Err(bad("a logarithm is out of range"));
+        }
         let g = Geometry {
             blocksize: sb.blocksize.get(),
             blocklog: sb.blocklog,
@@ -234,9 +238,9 @@ impl Geometry {
         let b = d.0 / u64::from(self.bb_per_block());
         self.fsb(AgNumber((b / u64::from(self.agblocks)) as u32), AgBlock((b % u64::from(self.agblocks)) as u32))
     }
-    /// Bits of an inode's number within its group; bounded, also before the superblock is known to be sound.
+    /// Bits of an inode's number within its group.
     fn ino_shift(&self) -> u32 {
-        (u32::from(self.agblklog) + u32::from(self.inopblog)).min(63)
+        u32::from(self.agblklog) + u32::from(self.inopblog)
     }
     /// Joins group and inode.
     pub fn ino(&self, agno: AgNumber, agino: AgIno) -> Ino {
@@ -295,5 +299,28 @@ impl Geometry {
     /// First block of the directory's free index space.
     pub fn dir_free_block(&self) -> DaBlock {
         DaBlock(((1u64 << 36) >> self.blocklog) as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::{put16, put32};
+
+    /// A logarithm of 200 was used as a shift before the rules were checked.
+    #[test]
+    fn absurd_logarithms_are_refused() {
+        for at in 120..126 {
+            let mut b = [0; 512];
+            put32(&mut b, 0, superblock::SB_MAGIC);
+            put32(&mut b, 4, 4096);
+            put32(&mut b, 84, 65536);
+            put16(&mut b, 100, 5);
+            put16(&mut b, 102, 512);
+            b[121] = 9;
+            b[at] = 200;
+            crc::stamp(&mut b, superblock::SB_CRC);
+            assert!(Geometry::parse(&b).is_err());
+        }
     }
 }
