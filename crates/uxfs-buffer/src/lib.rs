@@ -101,10 +101,17 @@ impl Buffer {
 type Key = (DiskAddr, u32);
 const SHARDS: usize = 16;
 
-/// All buffers of a volume, at most `budget` bytes of those that nobody refers to.
+#[derive(Default)]
+struct Shard {
+    buffers: HashMap<Key, Arc<Buffer>>,
+    /// Buffers that came since it was last looked through: an eighth of it, before that is done again.
+    new: usize,
+}
+
+/// All buffers of a volume, at most about `budget` bytes of those that nobody refers to.
 pub struct BufferCache {
     dev: DeviceRef,
-    shards: Vec<Mutex<HashMap<Key, Arc<Buffer>>>>,
+    shards: Vec<Mutex<Shard>>,
     bytes: AtomicUsize,
     budget: usize,
     reads: AtomicU64,
@@ -122,7 +129,7 @@ impl BufferCache {
         }
     }
 
-    fn shard(&self, key: Key) -> &Mutex<HashMap<Key, Arc<Buffer>>> {
+    fn shard(&self, key: Key) -> &Mutex<Shard> {
         &self.shards[(key.0.0 / 8) as usize % SHARDS]
     }
 
@@ -130,23 +137,25 @@ impl BufferCache {
     pub fn get(&self, maps: &[(DiskAddr, u32)], kind: Kind) -> Arc<Buffer> {
         let key = (maps[0].0, maps.iter().map(|m| m.1).sum());
         let mut shard = self.shard(key).lock();
-        if let Some(b) = shard.get(&key) {
+        if let Some(b) = shard.buffers.get(&key) {
             b.used.store(true, Ordering::Relaxed);
             return b.clone();
         }
         let b = Arc::new(Buffer::new(maps.to_vec(), kind));
-        shard.insert(key, b.clone());
+        shard.buffers.insert(key, b.clone());
+        shard.new += 1;
         let total = self.bytes.fetch_add(key.1 as usize * 512, Ordering::Relaxed);
-        if total > self.budget {
+        if total > self.budget && shard.new > shard.buffers.len() / 8 {
             self.evict(&mut shard);
         }
         b
     }
 
     /// Forgets buffers of a shard that nobody refers to and nobody asked for lately.
-    fn evict(&self, shard: &mut HashMap<Key, Arc<Buffer>>) {
+    fn evict(&self, shard: &mut Shard) {
         let mut freed = 0;
-        shard.retain(|key, b| {
+        shard.new = 0;
+        shard.buffers.retain(|key, b| {
             let keep = Arc::strong_count(b) > 1 || b.used.swap(false, Ordering::Relaxed);
             if !keep {
                 freed += key.1 as usize * 512;
@@ -217,8 +226,8 @@ impl BufferCache {
     pub fn forget_unused(&self, b: &Arc<Buffer>) {
         let key = (b.daddr(), b.bbs());
         let mut shard = self.shard(key).lock();
-        if shard.get(&key).is_some_and(|x| Arc::ptr_eq(x, b) && Arc::strong_count(x) <= 2) {
-            shard.remove(&key);
+        if shard.buffers.get(&key).is_some_and(|x| Arc::ptr_eq(x, b) && Arc::strong_count(x) <= 2) {
+            shard.buffers.remove(&key);
             self.bytes.fetch_sub(key.1 as usize * 512, Ordering::Relaxed);
         }
     }
@@ -226,7 +235,7 @@ impl BufferCache {
     /// Forgets everything; for after recovery changed the device underneath.
     pub fn clear(&self) {
         for s in &self.shards {
-            s.lock().clear();
+            s.lock().buffers.clear();
         }
         self.bytes.store(0, Ordering::Relaxed);
     }

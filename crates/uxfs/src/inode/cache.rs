@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::volume::Volume;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use uxfs_format::bytes::get16;
 use uxfs_format::inode::{CORE_SIZE, Core, Format, INODE_CRC, check};
@@ -13,12 +13,35 @@ use uxfs_format::{Ino, Kind, crc};
 
 const SHARDS: usize = 16;
 
+#[derive(Default)]
+struct Shard {
+    inodes: HashMap<u64, Arc<Inode>>,
+    /// How many were left when it was last looked through: it is not looked through again before it has doubled, since what
+    /// a front end holds cannot be dropped.
+    kept: usize,
+}
+
+impl Shard {
+    /// Drops three quarters of the inodes that nobody refers to.
+    fn shrink(&mut self) {
+        let spare = self.inodes.len() / 4;
+        let mut idle_kept = 0;
+        self.inodes.retain(|_, i| {
+            let idle = Arc::strong_count(i) == 1 && i.refs.load(Ordering::Acquire) == 0 && !i.is_logged();
+            let keep = !idle || idle_kept < spare;
+            idle_kept += usize::from(idle && keep);
+            keep
+        });
+        self.kept = self.inodes.len();
+    }
+}
+
 /// The inode cache of a volume.
 pub struct Inodes {
     /// The volume.
     pub vol: Arc<Volume>,
-    shards: Vec<Mutex<HashMap<u64, Arc<Inode>>>>,
-    count: AtomicUsize,
+    shards: Vec<Mutex<Shard>>,
+    /// Inodes of a shard beyond which it is looked through for some to drop.
     most: usize,
     me: Weak<Inodes>,
 }
@@ -26,22 +49,16 @@ pub struct Inodes {
 impl Inodes {
     /// A cache that keeps about `most` inodes that nobody refers to.
     pub fn new(vol: Arc<Volume>, most: usize) -> Arc<Inodes> {
-        Arc::new_cyclic(|me| Inodes {
-            vol,
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            count: AtomicUsize::new(0),
-            most,
-            me: me.clone(),
-        })
+        Arc::new_cyclic(|me| Inodes { vol, shards: (0..SHARDS).map(|_| Mutex::default()).collect(), most: most / SHARDS, me: me.clone() })
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<HashMap<u64, Arc<Inode>>> {
+    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
         &self.shards[(ino.0 % SHARDS as u64) as usize]
     }
 
     /// The inode if it is in memory.
     pub fn peek(&self, ino: Ino) -> Option<Arc<Inode>> {
-        self.shard(ino).lock().get(&ino.0).cloned()
+        self.shard(ino).lock().inodes.get(&ino.0).cloned()
     }
 
     /// The inode, read if need be; it must be in use.
@@ -66,29 +83,15 @@ impl Inodes {
         }
         let data = self.read(ino)?;
         let mut shard = self.shard(ino).lock();
-        if let Some(i) = shard.get(&ino.0) {
+        if let Some(i) = shard.inodes.get(&ino.0) {
             return Ok(i.clone());
         }
         let inode = Inode::new(ino, &self.vol, data, self.me.clone());
-        shard.insert(ino.0, inode.clone());
-        if self.count.fetch_add(1, Ordering::Relaxed) > self.most {
-            self.shrink(&mut shard);
+        shard.inodes.insert(ino.0, inode.clone());
+        if shard.inodes.len() > self.most.max(shard.kept * 2) {
+            shard.shrink();
         }
         Ok(inode)
-    }
-
-    /// Drops inodes of a shard that nobody refers to.
-    fn shrink(&self, shard: &mut HashMap<u64, Arc<Inode>>) {
-        let before = shard.len();
-        let spare = before / 2;
-        let mut kept = 0;
-        shard.retain(|_, i| {
-            let idle = Arc::strong_count(i) == 1 && i.refs.load(Ordering::Acquire) == 0 && !i.is_logged();
-            let keep = !idle || kept < spare / 2;
-            kept += usize::from(idle && keep);
-            keep
-        });
-        self.count.fetch_sub(before - shard.len(), Ordering::Relaxed);
     }
 
     fn read(&self, ino: Ino) -> Result<InodeData> {
@@ -110,7 +113,7 @@ impl Inodes {
 
     /// All inodes in memory.
     pub fn all(&self) -> Vec<Arc<Inode>> {
-        self.shards.iter().flat_map(|s| s.lock().values().cloned().collect::<Vec<_>>()).collect()
+        self.shards.iter().flat_map(|s| s.lock().inodes.values().cloned().collect::<Vec<_>>()).collect()
     }
 }
 
