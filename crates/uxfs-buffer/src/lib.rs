@@ -209,14 +209,7 @@ impl BufferCache {
         Ok(())
     }
 
-    /// Gets the buffer of a block that was just allocated: zeroed and valid, whatever it held.
-    pub fn get_new(&self, maps: &[(DiskAddr, u32)], kind: Kind) -> Arc<Buffer> {
-        let b = self.get(maps, kind);
-        b.set_kind(kind);
-        b
-    }
-
-    /// Zeroes a buffer from [`BufferCache::get_new`] that the caller now holds.
+    /// Zeroes the buffer of a block that was just allocated, whatever it held; the caller holds it.
     pub fn init(&self, b: &Buffer) {
         b.data.write().fill(0);
         b.valid.store(true, Ordering::Release);

@@ -3,7 +3,7 @@
 use crate::Checker;
 use std::collections::HashSet;
 use uxfs_format::attr::{self, Value, flag, leaf_entry, remote_blocks, sf_entries};
-use uxfs_format::bytes::{get8, get16, get32, get64};
+use uxfs_format::bytes::{get16, get32, get64};
 use uxfs_format::da;
 use uxfs_format::extent::Extent;
 use uxfs_format::hash::name_hash;
@@ -69,8 +69,8 @@ impl Checker<'_> {
         let Some((at, b)) = self.read_mapped(extents, u64::from(block), 1) else {
             return self.bad_attr(ino, "has an attribute block that is not mapped");
         };
-        if let Err(c) = Kind::DaAny.verify(&b, at, &self.g, true) {
-            return self.add("block", c.structure, Some(at), c.what);
+        if !self.verified(Kind::DaAny, &b, at) {
+            return;
         }
         if get64(&b, 48) != ino.0 {
             return self.bad_attr(ino, "has an attribute block of another owner");
@@ -129,7 +129,6 @@ impl Checker<'_> {
         if used != usize::from(get16(b, 58)) {
             self.bad_attr(ino, "has an attribute leaf whose used bytes are miscounted");
         }
-        let _ = get8(b, 62);
     }
 
     fn remote_value(&mut self, ino: Ino, extents: &[Extent], block: u32, len: usize) {
@@ -139,8 +138,8 @@ impl Checker<'_> {
             let Some((at, b)) = self.read_mapped(extents, u64::from(block) + i, 1) else {
                 return self.bad_attr(ino, "has an attribute's value that is not mapped");
             };
-            if let Err(c) = Kind::AttrRemote.verify(&b, at, &self.g, true) {
-                return self.add("block", c.structure, Some(at), c.what);
+            if !self.verified(Kind::AttrRemote, &b, at) {
+                return;
             }
             let n = get32(&b, 8) as usize;
             if get64(&b, 32) != ino.0 || get32(&b, 4) as usize != done || n != payload.min(len - done) {

@@ -64,8 +64,7 @@ impl Checker<'_> {
                     continue;
                 };
                 let kind = if single { Kind::DirBlock } else { Kind::DirData };
-                if let Err(c) = kind.verify(&b, at, &self.g, true) {
-                    self.add("block", c.structure, Some(at), c.what);
+                if !self.verified(kind, &b, at) {
                     continue;
                 }
                 if get64(&b, 40) != ino.0 {
@@ -171,8 +170,8 @@ impl Checker<'_> {
         let Some((at, b)) = self.read_mapped(w.extents, u64::from(root), per) else {
             return self.bad_dir(w.ino, "has no index by hash");
         };
-        if let Err(c) = Kind::DaAny.verify(&b, at, &self.g, true) {
-            return self.add("block", c.structure, Some(at), c.what);
+        if !self.verified(Kind::DaAny, &b, at) {
+            return;
         }
         if da::magic(&b) == da::DIR_LEAF1_MAGIC {
             if get64(&b, 48) != w.ino.0 {
@@ -219,8 +218,8 @@ impl Checker<'_> {
         let Some((at, b)) = self.read_mapped(w.extents, u64::from(block), 1 << self.g.dirblklog) else {
             return self.bad_dir(w.ino, "has an index block that is not mapped");
         };
-        if let Err(c) = Kind::DaAny.verify(&b, at, &self.g, true) {
-            return self.add("block", c.structure, Some(at), c.what);
+        if !self.verified(Kind::DaAny, &b, at) {
+            return;
         }
         if get64(&b, 48) != w.ino.0 {
             return self.bad_dir(w.ino, "has an index block of another owner");
@@ -261,8 +260,7 @@ impl Checker<'_> {
         for e in extents.iter().filter(|e| e.end() > from) {
             for f in (e.off.0.max(from) - from).div_ceil(per)..(e.end() - from).div_ceil(per) {
                 let Some((at, b)) = self.read_mapped(extents, from + f * per, per) else { continue };
-                if let Err(c) = Kind::DirFree.verify(&b, at, &self.g, true) {
-                    self.add("block", c.structure, Some(at), c.what);
+                if !self.verified(Kind::DirFree, &b, at) {
                     continue;
                 }
                 self.free_block(w.ino, at, &b, f as usize * each, &mut bests);

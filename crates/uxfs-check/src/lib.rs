@@ -118,16 +118,19 @@ impl Checker<'_> {
     /// Reads a structure and verifies it.
     fn read_as(&mut self, kind: Kind, at: DiskAddr, bbs: u32) -> Option<Vec<u8>> {
         let b = self.read(at, bbs)?;
-        match kind.verify(&b, at, &self.g, true) {
-            Ok(()) => {
-                self.saw(kind.lsn(&b).unwrap_or_default());
-                Some(b)
-            }
-            Err(c) => {
-                self.add("block", c.structure, Some(at), c.what);
-                None
-            }
+        self.verified(kind, &b, at).then(|| {
+            self.saw(kind.lsn(&b).unwrap_or_default());
+            b
+        })
+    }
+
+    /// Verifies a structure; what does not hold is a finding.
+    fn verified(&mut self, kind: Kind, b: &[u8], at: DiskAddr) -> bool {
+        let r = kind.verify(b, at, &self.g, true);
+        if let Err(c) = &r {
+            self.add("block", c.structure, Some(at), c.what);
         }
+        r.is_ok()
     }
 
     /// Notes the log position that a block bears.

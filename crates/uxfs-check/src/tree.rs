@@ -22,6 +22,13 @@ struct Walk<'t> {
     record: &'t mut dyn FnMut(&[u8]),
 }
 
+impl<'t> Walk<'t> {
+    fn new(kind: TreeKind, agno: Option<AgNumber>, owner: u64, what: What, record: &'t mut dyn FnMut(&[u8])) -> Walk<'t> {
+        let levels = btree::MAX_LEVELS + 1;
+        Walk { kind, agno, owner, what, last: vec![None; levels], before: vec![None; levels], seen: HashSet::new(), record }
+    }
+}
+
 /// A record's or key's place in the order.
 fn order(kind: TreeKind, b: &[u8]) -> u128 {
     match kind {
@@ -36,16 +43,7 @@ fn order(kind: TreeKind, b: &[u8]) -> u128 {
 impl Checker<'_> {
     /// Walks a tree of group `agno`; returns how many blocks it has.
     pub(crate) fn walk_group_tree(&mut self, kind: TreeKind, agno: AgNumber, root: u32, levels: u32, record: &mut dyn FnMut(&[u8])) -> u32 {
-        let mut w = Walk {
-            kind,
-            agno: Some(agno),
-            owner: u64::from(agno.0),
-            what: What::Tree(kind),
-            last: vec![None; btree::MAX_LEVELS + 1],
-            before: vec![None; btree::MAX_LEVELS + 1],
-            seen: HashSet::new(),
-            record,
-        };
+        let mut w = Walk::new(kind, Some(agno), u64::from(agno.0), What::Tree(kind), record);
         if levels == 0 || levels as usize > btree::MAX_LEVELS {
             return 0;
         }
@@ -56,16 +54,7 @@ impl Checker<'_> {
 
     /// Walks the blocks below the root of an inode's extent tree; returns how many there are.
     pub(crate) fn walk_fork_tree(&mut self, ino: u64, children: &[(u64, u64)], level: u16, record: &mut dyn FnMut(&[u8])) -> u64 {
-        let mut w = Walk {
-            kind: TreeKind::Bmap,
-            agno: None,
-            owner: ino,
-            what: What::Meta(ino),
-            last: vec![None; btree::MAX_LEVELS + 1],
-            before: vec![None; btree::MAX_LEVELS + 1],
-            seen: HashSet::new(),
-            record,
-        };
+        let mut w = Walk::new(TreeKind::Bmap, None, ino, What::Meta(ino), record);
         for (key, ptr) in children {
             self.walk_block(&mut w, *ptr, level - 1, Some(u128::from(*key)), false);
         }

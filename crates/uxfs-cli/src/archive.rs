@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use tar::{Builder, EntryType, Header};
-use uxfs::{AttrName, Make, SetAttr, SetMode, Timestamp};
+use uxfs::{Make, Timestamp};
 
 const BLOCK: usize = 512;
 /// Longest extension header (names, attributes) that is read.
@@ -275,31 +275,19 @@ impl Unpack<'_> {
             fs.write(made.ino, at, data, false).with_context(show)
         })?;
         self.attributes(made.ino, &path, x)?;
-        self.set(made.ino, &m)
+        self.v.set_core(made.ino, &m)
     }
 
     fn attributes(&self, ino: u64, path: &Path, x: &Extra) -> Result<()> {
-        for (name, value) in &x.xattrs {
-            match AttrName::parse(name.as_bytes()) {
-                Some(n) => self.v.fs.set_attr(ino, n, value, SetMode::Any).with_context(|| self.v.at(path))?,
-                None => crate::warn(&format!("{}: attribute {} is not kept", self.v.at(path), name.display())),
-            }
-        }
+        self.v.set_xattrs(ino, path, &x.xattrs)?;
         if x.fields.keys().any(|k| k.starts_with("SCHILY.acl.")) {
             crate::warn(&format!("{}: its access control list is not kept", self.v.at(path)));
         }
         Ok(())
     }
 
-    fn set(&self, ino: u64, m: &Meta) -> Result<()> {
-        let mode = (m.mode & FMT != LNK).then_some(m.mode & 0o7777);
-        let a = SetAttr { mode, uid: Some(m.uid), gid: Some(m.gid), size: None, atime: Some(m.atime), mtime: Some(m.mtime) };
-        self.v.fs.setattr(ino, a)?;
-        Ok(())
-    }
-
     fn finish(self) -> Result<()> {
-        self.dirs.iter().try_for_each(|(ino, m)| self.set(*ino, m))
+        self.dirs.iter().try_for_each(|(ino, m)| self.v.set_core(*ino, m))
     }
 }
 

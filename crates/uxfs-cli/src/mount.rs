@@ -157,7 +157,7 @@ fn serve(r: Request, dir: &Path) -> Result<()> {
         Event::Signal => {
             if unmounter.unmount().is_err() {
                 // In use: it goes from the tree now; its users get errors once the server is gone.
-                let _ = detach_mount(&dir);
+                let _ = run_unmount(&dir, true);
             }
             let deadline = Instant::now() + GRACE;
             loop {
@@ -180,10 +180,6 @@ fn serve(r: Request, dir: &Path) -> Result<()> {
     }
     fs.close().with_context(|| format!("cannot close {name}; the next use recovers it"))?;
     ended.context("the connection to the kernel failed")
-}
-
-fn detach_mount(dir: &Path) -> Result<()> {
-    run_unmount(dir, true)
 }
 
 fn run_unmount(dir: &Path, lazy: bool) -> Result<()> {

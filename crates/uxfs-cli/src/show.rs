@@ -2,9 +2,9 @@
 
 use crate::volume::{DIR, FMT, LNK, Volume};
 use anyhow::Result;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::Write;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use uxfs::{Stat, Timestamp};
 
@@ -149,7 +149,7 @@ pub fn stat(v: &Volume, path: &Path, out: &mut impl Write) -> Result<()> {
         _ => path.as_os_str().as_bytes().to_vec(),
     };
     out.write_all(b"  File: ")?;
-    out.write_all(OsStr::as_bytes(&OsString::from_vec(name)))?;
+    out.write_all(&name)?;
     writeln!(out, "\n  Size: {:<10} Blocks: {:<10} IO Block: {:<6} {}", s.size, s.blocks, v.fs.statfs().block_size, kind_text(&s))?;
     write!(out, " Inode: {:<10} Links: {:<11} Generation: {}", s.ino, s.nlink, s.generation)?;
     if matches!(s.mode & FMT, 0o020_000 | 0o060_000) {

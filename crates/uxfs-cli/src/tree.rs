@@ -69,6 +69,27 @@ pub trait Tree {
     fn set_meta(&self, path: &Path, m: &Meta, xattrs: &[Xattr]) -> Result<()>;
 }
 
+impl Volume {
+    /// Sets attributes; what XFS does not store as it is named is left out with a warning.
+    pub fn set_xattrs(&self, ino: u64, path: &Path, xattrs: &[Xattr]) -> Result<()> {
+        for (name, value) in xattrs {
+            match AttrName::parse(name.as_bytes()) {
+                Some(n) => self.fs.set_attr(ino, n, value, SetMode::Any).with_context(|| self.at(path))?,
+                None => crate::warn(&format!("{}: attribute {} is not kept", self.at(path), name.display())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets permissions, owner and times; a symbolic link has no permissions of its own.
+    pub fn set_core(&self, ino: u64, m: &Meta) -> Result<()> {
+        let mode = (m.mode & FMT != LNK).then_some(m.mode & 0o7777);
+        let a = SetAttr { mode, uid: Some(m.uid), gid: Some(m.gid), size: None, atime: Some(m.atime), mtime: Some(m.mtime) };
+        self.fs.setattr(ino, a)?;
+        Ok(())
+    }
+}
+
 impl Tree for Volume {
     fn show(&self, path: &Path) -> String {
         self.at(path)
@@ -163,16 +184,8 @@ impl Tree for Volume {
 
     fn set_meta(&self, path: &Path, m: &Meta, xattrs: &[Xattr]) -> Result<()> {
         let ino = self.resolve(path, false)?.ino;
-        for (name, value) in xattrs {
-            match AttrName::parse(name.as_bytes()) {
-                Some(n) => self.fs.set_attr(ino, n, value, SetMode::Any).with_context(|| self.at(path))?,
-                None => crate::warn(&format!("{}: attribute {} is not kept", self.at(path), name.display())),
-            }
-        }
-        let mode = (m.mode & FMT != LNK).then_some(m.mode & 0o7777);
-        let a = SetAttr { mode, uid: Some(m.uid), gid: Some(m.gid), size: None, atime: Some(m.atime), mtime: Some(m.mtime) };
-        self.fs.setattr(ino, a).with_context(|| self.at(path))?;
-        Ok(())
+        self.set_xattrs(ino, path, xattrs)?;
+        self.set_core(ino, m).with_context(|| self.at(path))
     }
 }
 

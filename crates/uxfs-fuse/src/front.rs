@@ -62,9 +62,14 @@ impl Front {
         }
     }
 
+    /// Something new, kept for the kernel.
+    fn held(&self, made: Result<Stat, Error>) -> Result<Stat, Error> {
+        made.and_then(|s| self.fs.hold(s.ino, s.generation).map(|()| s))
+    }
+
     /// Answers with something new, which the kernel now knows.
     fn entry(&self, made: Result<Stat, Error>, reply: ReplyEntry) {
-        match made.and_then(|s| self.fs.hold(s.ino, s.generation).map(|()| s)) {
+        match self.held(made) {
             Ok(s) => reply.entry(&TTL, &self.attr(&s), Generation(u64::from(s.generation))),
             Err(e) => reply.error(errno(&e)),
         }
@@ -371,7 +376,7 @@ impl Filesystem for Front {
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, _flags: i32, reply: ReplyCreate) {
         let m = Self::make(req, mode & 0o7777 | 0o100_000, 0);
         let made = self.fs.create(self.ino(parent), name.as_bytes(), m);
-        match made.and_then(|s| self.fs.hold(s.ino, s.generation).map(|()| s)) {
+        match self.held(made) {
             Ok(s) => {
                 reply.created(&TTL, &self.attr(&s), Generation(u64::from(s.generation)), FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
             }

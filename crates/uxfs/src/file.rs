@@ -18,7 +18,7 @@ use crate::inode::{Inode, Which};
 use crate::map;
 use crate::trans::Trans;
 use crate::volume::Volume;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -56,7 +56,7 @@ struct Promise {
     tree: u64,
 }
 
-/// Most blocks that the extent tree of a file with `extents` extents grows by when `pages` blocks are mapped: a leaf splits
+/// Most blocks that the extent tree of a file grows by when `pages` blocks are mapped: a leaf splits
 /// when it is full, so once for each leaf that is there, and for each half a leaf of new records.
 fn tree_growth(inode: &Inode, pages: u64) -> u64 {
     if pages == 0 {
@@ -88,10 +88,10 @@ impl FileState {
         inode.vol.counters.settle_delayed(back, true);
     }
 
-    /// Gives the promise of a page back.
-    fn give_up_page(&self, inode: &Inode) {
-        inode.vol.counters.settle_delayed(1, true);
-        self.settle_pages(inode, 1);
+    /// Gives the promises of `pages` pages back.
+    fn give_up_pages(&self, inode: &Inode, pages: u64) {
+        inode.vol.counters.settle_delayed(pages, true);
+        self.settle_pages(inode, pages);
     }
 }
 
@@ -116,20 +116,18 @@ pub struct Files {
     dirty_pages: AtomicUsize,
     /// Dirty pages beyond which a writer writes back before it goes on.
     limit: usize,
-    attach: RwLock<()>,
 }
 
 impl Files {
     /// At most about `limit_bytes` of dirty data.
     pub fn new(limit_bytes: usize, vol: &Volume) -> Arc<Files> {
         let limit = (limit_bytes / vol.geo.blocksize as usize).max(64);
-        Arc::new(Files { dirty: Mutex::default(), dirty_pages: AtomicUsize::new(0), limit, attach: RwLock::default() })
+        Arc::new(Files { dirty: Mutex::default(), dirty_pages: AtomicUsize::new(0), limit })
     }
 
     /// The state of a file.
     pub fn state(self: &Arc<Self>, inode: &Inode) -> Arc<FileState> {
         let attached = inode.attached.get_or_init(|| {
-            let _one = self.attach.read();
             Arc::new(FileState {
                 pages: Mutex::default(),
                 size: AtomicU64::new(inode.data().core.size),
@@ -383,7 +381,7 @@ fn write_page(inode: &Arc<Inode>, st: &FileState, block: u64, from: usize, src: 
         let start = block * bs as u64;
         if let Err(e) = read_under_lock(inode, st, start, &mut data) {
             if delayed {
-                st.give_up_page(inode);
+                st.give_up_pages(inode, 1);
             }
             return Err(e);
         }
@@ -400,7 +398,7 @@ fn write_page(inode: &Arc<Inode>, st: &FileState, block: u64, from: usize, src: 
     put(p);
     drop(pages);
     if spare {
-        st.give_up_page(inode);
+        st.give_up_pages(inode, 1);
     }
     Ok(())
 }
@@ -482,8 +480,7 @@ pub(crate) fn free_behind(tp: &mut Trans, inode: &Arc<Inode>, from: u64) -> Resu
 fn drop_pages(inode: &Inode, st: &FileState, from: u64) {
     let gone = st.pages.lock().split_off(&from);
     let delayed = gone.values().filter(|p| p.delayed).count() as u64;
-    inode.vol.counters.settle_delayed(delayed, true);
-    st.settle_pages(inode, delayed);
+    st.give_up_pages(inode, delayed);
     st.files.dirty_pages.fetch_sub(gone.values().filter(|p| p.dirty).count(), Ordering::AcqRel);
 }
 

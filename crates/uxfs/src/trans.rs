@@ -1,8 +1,7 @@
 //! Transactions: reserve, join, log, roll, commit, cancel.
 //!
 //! States: *clean* (nothing logged; may be dropped), *dirty* (something logged; dropping it shuts the volume down, unless
-//! all of it may stay by itself),
-//! *committed*.
+//! all of it may stay by itself), *committed*.
 //!
 //! 1. Buffers join locked and stay locked until the commit, or across a roll if they are held.
 //! 2. What is logged was changed under its lock; inodes are locked by the caller, before and beyond the transaction.
@@ -17,7 +16,7 @@ pub use deferred::{Deferred, Finish, IntentItem};
 
 use crate::error::Result;
 use crate::volume::Volume;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use uxfs_buffer::Buffer;
 use uxfs_format::reservation::Reservation;
@@ -51,7 +50,8 @@ pub struct Trans {
     joined: HashMap<(DiskAddr, u32), Joined>,
     /// Order in which buffers joined; they are formatted so.
     order: Vec<(DiskAddr, u32)>,
-    items: HashMap<u64, (Arc<dyn Loggable>, bool)>,
+    /// Inodes of the chain by their items' numbers; each link logs them all again.
+    items: BTreeMap<u64, Arc<dyn Loggable>>,
     extra: Vec<(Arc<dyn LogItem>, Regions)>,
     done: Vec<Completion>,
     payloads: Vec<Payload>,
@@ -106,7 +106,7 @@ impl Trans {
             ticket: Some(ticket),
             joined: HashMap::new(),
             order: Vec::new(),
-            items: HashMap::new(),
+            items: BTreeMap::new(),
             extra: Vec::new(),
             done: Vec::new(),
             payloads: Vec::new(),
@@ -160,22 +160,17 @@ impl Trans {
     /// Locks, zeroes and joins the buffer of a block that was just allocated.
     pub fn get_buf(&mut self, maps: &[(DiskAddr, u32)], kind: Kind) -> Buf {
         let key = (maps[0].0, maps.iter().map(|m| m.1).sum());
-        let vol = self.vol.clone();
-        if let Some(j) = self.joined.get(&key) {
-            let b = j.item.buf.clone();
-            j.item.reuse();
-            b.set_kind(kind);
-            vol.bufs.init(&b);
-            return b;
-        }
-        let b = vol.bufs.get_new(maps, kind);
-        let held = b.hold.lock();
+        let b = match self.joined.get(&key) {
+            Some(j) => j.item.buf.clone(),
+            None => {
+                let b = self.vol.bufs.get(maps, kind);
+                let held = b.hold.lock();
+                self.join(b, held)
+            }
+        };
         b.set_kind(kind);
-        vol.bufs.init(&b);
-        let b = self.join(b, held);
-        if let Some(j) = self.joined.get(&key) {
-            j.item.reuse();
-        }
+        self.vol.bufs.init(&b);
+        BufItem::of(&b, &self.vol).reuse();
         b
     }
 
@@ -272,7 +267,7 @@ impl Trans {
     /// Logs an inode; it is formatted at the commit.
     pub fn log_item(&mut self, item: Arc<dyn Loggable>) {
         self.note_change();
-        self.items.insert(item.state().id, (item, true));
+        self.items.insert(item.state().id, item);
     }
 
     /// Logs an item that is formatted already.
@@ -341,12 +336,7 @@ impl Trans {
                     commit.items.push((j.item.clone() as Arc<dyn LogItem>, j.item.format()));
                 }
             }
-            let mut inodes: Vec<_> = self.items.values().filter(|i| i.1).map(|i| i.0.clone()).collect();
-            inodes.sort_by_key(|i| i.state().id);
-            commit.items.extend(inodes.into_iter().map(|i| {
-                let r = i.format();
-                (i.as_item(), r)
-            }));
+            commit.items.extend(self.items.values().map(|i| (i.clone().as_item(), i.format())));
             commit.items.append(&mut self.extra);
             commit.done = std::mem::take(&mut self.done);
             commit.payloads = std::mem::take(&mut self.payloads);
@@ -410,9 +400,6 @@ impl Trans {
             let Some(d) = ready.pop_front() else { return Ok(()) };
             self.roll()?;
             // Relogging the chain's inodes keeps them from holding the tail back.
-            for i in self.items.values_mut() {
-                i.1 = true;
-            }
             self.dirty = true;
             d.finish(self)?;
         }

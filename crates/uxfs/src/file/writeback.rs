@@ -322,8 +322,7 @@ pub fn fsync(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     if vol.read_only {
         return Ok(());
     }
-    let early = hole(Hole::DataNotAwaited).then(|| vol.journal.flush_token());
-    if early.is_some() {
+    if hole(Hole::DataNotAwaited) {
         vol.journal.force(inode.last_change())?;
         vol.journal.flush_since(vol.journal.flush_token())?;
         return write_back(files, inode, 0, u64::MAX);

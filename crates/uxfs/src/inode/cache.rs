@@ -97,12 +97,7 @@ impl Inodes {
     fn read(&self, ino: Ino) -> Result<InodeData> {
         let g = &self.vol.geo;
         let (at, bbs, offset) = cluster_place(g, ino);
-        let buf = match self.vol.bufs.read(&[(at, bbs)], Kind::Inode, g) {
-            Ok(b) => b,
-            // A cluster of which a part is no inodes (a sparse chunk, or not a chunk at all): the number is no inode's.
-            Err(uxfs_buffer::BufferError::Corrupt(c)) => return Err(Error::Corrupt(c)),
-            Err(e) => return Err(e.into()),
-        };
+        let buf = self.vol.bufs.read(&[(at, bbs)], Kind::Inode, g)?;
         let b = buf.data()[offset..offset + g.inodesize as usize].to_vec();
         check(&b, Some(ino), g).map_err(|what| self.vol.corrupt(ino, what))?;
         if !crc::verify(&b, INODE_CRC) {
