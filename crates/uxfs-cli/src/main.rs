@@ -40,7 +40,7 @@ enum Cmd {
     Mkfs(Mkfs),
     /// Mount a volume on a directory, as an ordinary user
     Mount {
-        /// Mount options, separated by commas: ro, norecovery, offset=BYTES, part=N, commit=SECONDS, memory=SIZE, threads=N,
+        /// Mount options, separated by commas: ro, norecovery, hostcache, offset=BYTES, part=N, commit=SECONDS, memory=SIZE, threads=N,
         /// fsname=NAME, allow_other, allow_root, dev, suid, noexec
         #[arg(short = 'o', value_name = "OPTIONS")]
         options: Vec<String>,

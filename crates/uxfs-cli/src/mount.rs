@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use uxfs::{Fs, Options};
+use uxfs_device::Host;
 
 /// In the environment of the server that `uxfs mount` starts: it says on its standard output when it is ready.
 const READY: &str = "UXFS_MOUNT_READY";
@@ -24,12 +25,18 @@ const LONGEST_FLUSH: Duration = Duration::from_secs(600);
 /// A mount as its options describe it.
 struct Request {
     source: Source,
+    host: Host,
     volume: Options,
     front: uxfs_fuse::Options,
 }
 
 fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
-    let mut r = Request { source: Source::parse(image), volume: Options::default(), front: uxfs_fuse::Options::default() };
+    let mut r = Request {
+        source: Source::parse(image),
+        host: Host { direct: true, ..Host::default() },
+        volume: Options::default(),
+        front: uxfs_fuse::Options::default(),
+    };
     let mut fsname = None;
     for o in options.iter().flat_map(|o| o.split(',')).filter(|o| !o.is_empty()) {
         let (key, value) = o.split_once('=').map_or((o, None), |(k, v)| (k, Some(v)));
@@ -41,6 +48,8 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
             "norecovery" => (r.volume.norecovery, r.volume.read_only) = (true, true),
             "offset" => r.source.part = Part::Offset(need()?.parse().context("mount option offset needs a number of bytes")?),
             "part" => r.source.part = Part::Number(number()?),
+            "hostcache" => r.host.direct = false,
+            "nohostcache" => r.host.direct = true,
             "commit" => r.volume.commit = number()?,
             "memory" => r.volume.memory = usize::try_from(size(need()?)?)?,
             "threads" => r.front.threads = number()? as usize,
@@ -127,7 +136,9 @@ enum Event {
 
 fn serve(r: Request, dir: &Path) -> Result<()> {
     let name = r.source.name();
-    let dev = r.source.device(!r.volume.read_only)?;
+    // A read-only mount gains from the host's cache and has no flush to wait for.
+    let host = Host { direct: r.host.direct && !r.volume.read_only, ..r.host };
+    let dev = r.source.device_with(!r.volume.read_only, host)?;
     let fs = Arc::new(Fs::open(dev, r.volume).with_context(|| format!("cannot open {name}"))?);
     let (tx, rx) = mpsc::channel();
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
@@ -151,12 +162,11 @@ fn serve(r: Request, dir: &Path) -> Result<()> {
             let _ = tx2.send(Event::Signal);
         }
     });
-    let mut in_use = false;
     let ended = match rx.recv()? {
         Event::Ended(r) => r,
         Event::Signal => {
             if unmounter.unmount().is_err() {
-                // In use: it goes from the tree now; its users get errors once the server is gone.
+                // In use: it goes from the tree now; its users get errors from here on.
                 let _ = run_unmount(&dir, true);
             }
             let deadline = Instant::now() + GRACE;
@@ -164,20 +174,11 @@ fn serve(r: Request, dir: &Path) -> Result<()> {
                 match rx.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                     Ok(Event::Ended(r)) => break r,
                     Ok(Event::Signal) => {}
-                    Err(_) => {
-                        in_use = true;
-                        break Ok(());
-                    }
+                    Err(_) => break Ok(()),
                 }
             }
         }
     };
-    if in_use {
-        // Requests still run, so the log cannot be declared clean; all that was done so far is made durable.
-        fs.sync().with_context(|| format!("cannot write {name}; the next use recovers it"))?;
-        crate::warn(&format!("{name} was in use when it was unmounted; its next use recovers the log"));
-        std::process::exit(0);
-    }
     fs.close().with_context(|| format!("cannot close {name}; the next use recovers it"))?;
     ended.context("the connection to the kernel failed")
 }

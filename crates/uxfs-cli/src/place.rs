@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
-use uxfs_device::{DeviceRef, FileDevice, OpenMode, Slice, find_partition};
+use uxfs_device::{DeviceRef, FileDevice, Host, OpenMode, Slice, find_partition};
 
 /// Which part of a device holds the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,8 +61,17 @@ impl Source {
     /// # Errors
     /// It is not there, in use, or has no such partition.
     pub fn device(&self, write: bool) -> Result<DeviceRef> {
+        self.device_with(write, Host::default())
+    }
+
+    /// As [`Source::device`]; `host` says what of the host is used.
+    ///
+    /// # Errors
+    /// As [`Source::device`].
+    pub fn device_with(&self, write: bool, host: Host) -> Result<DeviceRef> {
         let mode = if write { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
-        let dev: DeviceRef = Arc::new(FileDevice::open(&self.file, mode).with_context(|| format!("cannot open {}", self.file.display()))?);
+        let dev: DeviceRef =
+            Arc::new(FileDevice::open_with(&self.file, mode, host).with_context(|| format!("cannot open {}", self.file.display()))?);
         self.slice(dev)
     }
 

@@ -263,6 +263,33 @@ fn a_mounted_image_is_refused_to_others_and_a_signal_unmounts_it() {
     assert!(!is_mounted(&at));
 }
 
+#[test]
+fn a_signal_closes_a_busy_mount_cleanly() {
+    let p = Place::new("busy");
+    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "v.img"]);
+    let mut s = p.serve("v.img", "commit=1");
+    let at = s.at.clone();
+    let mut held = File::create(at.join("held")).unwrap();
+    let mut busy = File::create(at.join("busy")).unwrap();
+    held.write_all(b"kept").unwrap();
+    // After the mount is gone from the tree, only an open file still leads to it.
+    let writer = std::thread::spawn(move || (0..).find(|_| busy.write_all(b"some bytes").is_err()));
+    std::thread::sleep(Duration::from_millis(300));
+    must("kill", &["-TERM", &s.child.id().to_string()]);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while s.child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "SIGTERM does not end the server of a busy mount");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!is_mounted(&s.at));
+    drop(held);
+    assert!(writer.join().unwrap().is_some_and(|n| n > 0), "the writer got nothing done");
+    let o = p.try_uxfs(&["check", "v.img"]);
+    assert_eq!(o.status.code(), Some(0), "the log is clean: {}", text(&o));
+    assert_eq!(p.uxfs(&["cat", "v.img:/held"]), "kept");
+    p.is_sound("v.img");
+}
+
 /// Lets every user open /dev/fuse, as Debian's udev rules do, until it is dropped: some containers have it closed.
 struct OpenToAll(u32);
 

@@ -1,8 +1,12 @@
 //! Image files and block devices of the host.
 
-use crate::ring::Ring;
-use crate::{Device, WriteFlags, WriteRequest, past_end, read_only};
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, OFlags};
+use crate::aligned::{self, Pool};
+use crate::lanes::Lanes;
+use crate::ring::{DEPTH, Ring};
+use crate::{Class, Device, WriteFlags, WriteRequest, past_end, read_only};
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, OFlags, StatxFlags};
+use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -18,56 +22,104 @@ pub enum OpenMode {
     ReadWrite,
 }
 
+/// What of the host is used, where it is to be had.
+#[derive(Clone, Copy, Debug)]
+pub struct Host {
+    /// Batches go through io_uring; else, and where the host refuses it, through threads.
+    pub uring: bool,
+    /// The host's page cache is passed by (`O_DIRECT`): a flush then never waits for dirty data of others. For servers;
+    /// whoever reads little, once and in order is better off with the host's read-ahead.
+    pub direct: bool,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Host { uring: true, direct: false }
+    }
+}
+
 /// A file or block device, locked as long as it is open.
 pub struct FileDevice {
     file: File,
     size: u64,
+    /// What the host writes at once.
     sector: u32,
     block_device: bool,
     read_only: bool,
-    ring: Option<Ring>,
+    /// Opened with `O_DIRECT`.
+    direct: bool,
+    /// One for the background, one for what somebody waits for.
+    rings: Option<[Ring; 2]>,
+    lanes: Lanes,
+    pool: Pool,
+    /// Held while a write that covers sectors of the host only in part reads, changes and writes them.
+    edges: Mutex<()>,
 }
 
 /// Threads that write one batch where there is no io_uring.
 const FALLBACK_THREADS: usize = 4;
+/// Buffers that one batch of direct writes takes.
+const BATCH_BUFFERS: usize = 8;
 
 impl FileDevice {
-    /// Opens and locks `path`.
+    /// Opens and locks `path`, through the host's page cache.
     ///
     /// # Errors
     /// `WouldBlock` if another process has it open in a way that excludes this, or the kernel uses it; the host's error.
     pub fn open(path: &Path, mode: OpenMode) -> io::Result<FileDevice> {
-        Self::open_with(path, mode, true)
+        Self::open_with(path, mode, Host::default())
     }
 
-    /// As [`FileDevice::open`]; `uring` false keeps to threads even where io_uring is to be had.
+    /// As [`FileDevice::open`]; `host` says what of the host is used.
     ///
     /// # Errors
     /// As [`FileDevice::open`].
-    pub fn open_with(path: &Path, mode: OpenMode, uring: bool) -> io::Result<FileDevice> {
+    pub fn open_with(path: &Path, mode: OpenMode, host: Host) -> io::Result<FileDevice> {
         let rw = mode == OpenMode::ReadWrite;
         let is_block = FileType::from_raw_mode(rustix::fs::stat(path)?.st_mode) == FileType::BlockDevice;
         let mut flags = OFlags::CLOEXEC | if rw { OFlags::RDWR } else { OFlags::RDONLY };
         if is_block && rw {
             flags |= OFlags::EXCL;
         }
-        let file = File::from(
-            rustix::fs::open(path, flags, rustix::fs::Mode::empty())
-                .map_err(|e| if e == rustix::io::Errno::BUSY { in_use(path, "the kernel uses this device") } else { e.into() })?,
-        );
+        let open = |flags| match rustix::fs::open(path, flags, rustix::fs::Mode::empty()) {
+            Err(Errno::BUSY) => Err(in_use(path, "the kernel uses this device")),
+            r => Ok(File::from(r?)),
+        };
+        let mut file = open(flags)?;
         if !file.metadata()?.is_file() && !is_block {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is neither a file nor a block device", path.display())));
+        }
+        let size = if is_block { io::Seek::seek(&mut (&file), io::SeekFrom::End(0))? } else { file.metadata()?.len() };
+        let (sector, can_direct) = alignment(&file)?;
+        let mut direct = host.direct && can_direct && size.is_multiple_of(u64::from(sector));
+        if direct {
+            // A device that is open with O_EXCL cannot be opened so again: the first descriptor makes way.
+            drop(file);
+            (file, direct) = match open(flags | OFlags::DIRECT) {
+                Ok(f) => (f, true),
+                Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => (open(flags)?, false),
+                Err(e) => return Err(e),
+            };
         }
         let op = if rw { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
         rustix::fs::flock(&file, op).map_err(|_| in_use(path, "another process has it open"))?;
         if rw && let Some(l) = loop_device_of(path) {
             return Err(in_use(path, &format!("the kernel has it open as {l}")));
         }
-        let size = if is_block { io::Seek::seek(&mut (&file), io::SeekFrom::End(0))? } else { file.metadata()?.len() };
-        let ring = if uring && rw { Ring::new() } else { None };
-        Ok(FileDevice { file, size, sector: 512, block_device: is_block, read_only: !rw, ring })
+        let rings = if host.uring && rw { Ring::new().zip(Ring::new()).map(<[Ring; 2]>::from) } else { None };
+        Ok(FileDevice {
+            file,
+            size,
+            sector,
+            block_device: is_block,
+            read_only: !rw,
+            direct,
+            rings,
+            lanes: Lanes::default(),
+            pool: Pool::default(),
+            edges: Mutex::default(),
+        })
     }
-
     /// Creates a sparse image of `size` bytes, or takes the file that is there and makes it that long.
     ///
     /// # Errors
@@ -88,7 +140,155 @@ impl FileDevice {
 
     /// True if batches go through io_uring.
     pub fn uses_uring(&self) -> bool {
-        self.ring.is_some()
+        self.rings.is_some()
+    }
+
+    /// True if the host's page cache is passed by.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    fn check_write(&self, offset: u64, len: usize) -> io::Result<()> {
+        match offset.checked_add(len as u64) {
+            _ if self.read_only => Err(read_only()),
+            Some(end) if end <= self.size => Ok(()),
+            _ => Err(past_end(offset, len)),
+        }
+    }
+
+    /// True if these bytes can go to the host as they are; else sectors of it are changed in part.
+    fn is_whole(&self, offset: u64, len: usize) -> bool {
+        !self.direct || (offset | len as u64).is_multiple_of(u64::from(self.sector))
+    }
+
+    /// Reads through an aligned buffer, which takes whole sectors.
+    fn read_direct(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let mut aligned = self.pool.take();
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let start = at - at % u64::from(self.sector);
+            let skip = (at - start) as usize;
+            let n = (buf.len() - done).min(aligned::BUFFER - skip);
+            let whole = (skip + n).next_multiple_of(self.sector as usize);
+            self.file.read_exact_at(&mut aligned.bytes_mut()[..whole], start)?;
+            buf[done..done + n].copy_from_slice(&aligned.bytes()[skip..skip + n]);
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Writes what covers sectors of the host only in part: the rest of them is written as it is.
+    fn write_in_part(&self, offset: u64, data: &[u8], flags: ReadWriteFlags) -> io::Result<()> {
+        let _alone = self.edges.lock();
+        let mut aligned = self.pool.take();
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let start = at - at % u64::from(self.sector);
+            let skip = (at - start) as usize;
+            let n = (data.len() - done).min(aligned::BUFFER - skip);
+            let whole = (skip + n).next_multiple_of(self.sector as usize);
+            self.file.read_exact_at(&mut aligned.bytes_mut()[..whole], start)?;
+            aligned.bytes_mut()[skip..skip + n].copy_from_slice(&data[done..done + n]);
+            self.write_all(start, &aligned.bytes()[..whole], flags)?;
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Writes what the host takes as it is.
+    fn write_all(&self, mut offset: u64, mut data: &[u8], flags: ReadWriteFlags) -> io::Result<()> {
+        while !data.is_empty() {
+            match rustix::io::pwritev2(&self.file, &[io::IoSlice::new(data)], offset, flags) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => (offset, data) = (offset + n as u64, &data[n..]),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one piece, aligned or not.
+    fn write_one(&self, offset: u64, data: &[u8], flags: ReadWriteFlags) -> io::Result<()> {
+        if !self.direct {
+            return self.write_all(offset, data, flags);
+        }
+        if !self.is_whole(offset, data.len()) {
+            return self.write_in_part(offset, data, flags);
+        }
+        let mut aligned = self.pool.take();
+        for (i, part) in data.chunks(aligned::BUFFER).enumerate() {
+            aligned.bytes_mut()[..part.len()].copy_from_slice(part);
+            self.write_all(offset + (i * aligned::BUFFER) as u64, &aligned.bytes()[..part.len()], flags)?;
+        }
+        Ok(())
+    }
+
+    /// Writes pieces that the host takes as they are, and waits for all.
+    fn write_batch(&self, pieces: &[WriteRequest<'_>], class: Class) -> io::Result<()> {
+        if let [one] = pieces {
+            return self.write_all(one.offset, one.data, ReadWriteFlags::empty());
+        }
+        if let Some(rings) = &self.rings {
+            let ring = &rings[usize::from(class != Class::Background)];
+            return ring.write_many(self.file.as_fd(), pieces, &|at, b| self.write_all(at, b, ReadWriteFlags::empty()));
+        }
+        let each = pieces.len().div_ceil(FALLBACK_THREADS).max(1);
+        std::thread::scope(|s| {
+            let one = |part: &[WriteRequest<'_>]| part.iter().try_for_each(|r| self.write_all(r.offset, r.data, ReadWriteFlags::empty()));
+            let jobs: Vec<_> = pieces.chunks(each).map(|part| s.spawn(move || one(part))).collect();
+            jobs.into_iter()
+                .map(|j| j.join().unwrap_or_else(|_| Err(io::Error::other("a writer thread panicked"))))
+                .fold(Ok(()), io::Result::and)
+        })
+    }
+
+    /// As [`FileDevice::write_batch`], from aligned copies. Returns how many of the pieces, at least one, there was room for.
+    fn write_copies(&self, pieces: &[WriteRequest<'_>], class: Class) -> io::Result<usize> {
+        let mut buffers = Vec::new();
+        let mut places: Vec<(usize, usize)> = Vec::new();
+        let mut used = aligned::BUFFER;
+        for p in pieces {
+            if used + p.data.len() > aligned::BUFFER {
+                if buffers.len() == BATCH_BUFFERS {
+                    break;
+                }
+                buffers.push(self.pool.take());
+                used = 0;
+            }
+            let b = buffers.len() - 1;
+            buffers[b].bytes_mut()[used..used + p.data.len()].copy_from_slice(p.data);
+            places.push((b, used));
+            used = (used + p.data.len()).next_multiple_of(aligned::ALIGN);
+        }
+        let copies: Vec<_> = pieces
+            .iter()
+            .zip(&places)
+            .map(|(p, (b, at))| WriteRequest { offset: p.offset, data: &buffers[*b].bytes()[*at..at + p.data.len()] })
+            .collect();
+        self.write_batch(&copies, class).map(|()| copies.len())
+    }
+}
+
+/// A request in pieces that fit a buffer.
+fn cut<'a>(r: &WriteRequest<'a>) -> impl Iterator<Item = WriteRequest<'a>> {
+    let (offset, parts) = (r.offset, r.data.chunks(aligned::BUFFER).enumerate());
+    parts.map(move |(i, data)| WriteRequest { offset: offset + (i * aligned::BUFFER) as u64, data })
+}
+
+/// What the host writes at once to a file, and whether it can do so past its cache.
+fn alignment(file: &File) -> io::Result<(u32, bool)> {
+    let s = match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
+        Err(Errno::NOSYS) => return Ok((512, false)),
+        r => r?,
+    };
+    let known = s.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    let able = |a: u32| a.is_power_of_two() && a as usize <= aligned::ALIGN;
+    match (s.stx_dio_offset_align, s.stx_dio_mem_align) {
+        (sector, mem) if known && able(sector) && able(mem) => Ok((sector.max(512), true)),
+        _ => Ok((512, false)),
     }
 }
 
@@ -117,45 +317,36 @@ impl Device for FileDevice {
         self.read_only
     }
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        if offset.saturating_add(buf.len() as u64) > self.size {
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.size) {
             return Err(past_end(offset, buf.len()));
         }
-        self.file.read_exact_at(buf, offset)
+        let _permit = self.lanes.enter(Class::Read, 1);
+        if self.direct { self.read_direct(offset, buf) } else { self.file.read_exact_at(buf, offset) }
     }
     fn write(&self, offset: u64, data: &[u8], flags: WriteFlags) -> io::Result<()> {
-        if self.read_only {
-            return Err(read_only());
-        }
-        if offset.saturating_add(data.len() as u64) > self.size {
-            return Err(past_end(offset, data.len()));
-        }
+        self.check_write(offset, data.len())?;
+        let _permit = self.lanes.enter(Class::Journal, 1);
         if flags.preflush {
             self.flush()?;
         }
-        self.file.write_all_at(data, offset)?;
-        if flags.fua {
-            self.flush()?;
+        self.write_one(offset, data, if flags.fua { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() })
+    }
+    fn write_many(&self, requests: &[WriteRequest<'_>], class: Class) -> io::Result<()> {
+        requests.iter().try_for_each(|r| self.check_write(r.offset, r.data.len()))?;
+        let (whole, partial): (Vec<&WriteRequest<'_>>, Vec<_>) = requests.iter().partition(|r| self.is_whole(r.offset, r.data.len()));
+        for r in partial {
+            let _permit = self.lanes.enter(class, 1);
+            self.write_one(r.offset, r.data, ReadWriteFlags::empty())?;
+        }
+        let pieces: Vec<_> = whole.into_iter().flat_map(cut).collect();
+        let mut left = pieces.as_slice();
+        while !left.is_empty() {
+            let permit = self.lanes.enter(class, left.len().min(DEPTH as usize));
+            let now = &left[..permit.granted as usize];
+            let n = if self.direct { self.write_copies(now, class)? } else { self.write_batch(now, class).map(|()| now.len())? };
+            left = &left[n..];
         }
         Ok(())
-    }
-    fn write_many(&self, requests: &[WriteRequest<'_>]) -> io::Result<()> {
-        if requests.len() == 1 {
-            return self.write(requests[0].offset, requests[0].data, WriteFlags::default());
-        }
-        if let Some(r) = requests.iter().find(|r| self.read_only || r.offset.saturating_add(r.data.len() as u64) > self.size) {
-            return Err(if self.read_only { read_only() } else { past_end(r.offset, r.data.len()) });
-        }
-        if let Some(ring) = &self.ring {
-            return ring.write_many(self.file.as_fd(), requests, &|at, b| self.file.write_all_at(b, at));
-        }
-        let each = requests.len().div_ceil(FALLBACK_THREADS).max(1);
-        std::thread::scope(|s| {
-            let one = |part: &[WriteRequest<'_>]| part.iter().try_for_each(|r| self.file.write_all_at(r.data, r.offset));
-            let jobs: Vec<_> = requests.chunks(each).map(|part| s.spawn(move || one(part))).collect();
-            jobs.into_iter()
-                .map(|j| j.join().unwrap_or_else(|_| Err(io::Error::other("a writer thread panicked"))))
-                .fold(Ok(()), io::Result::and)
-        })
     }
     fn flush(&self) -> io::Result<()> {
         self.file.sync_data()
@@ -170,12 +361,9 @@ impl Device for FileDevice {
         }
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        if self.block_device {
-            return Ok(());
-        }
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(&self.file, how, offset, len) {
-            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            Err(Errno::OPNOTSUPP) => Ok(()),
             r => Ok(r?),
         }
     }

@@ -3,8 +3,10 @@
 //! A write is durable only after a flush that *starts* after it completed, or with [`WriteFlags::fua`]. The first flush
 //! error is final for whoever trusts the device: the kernel reports it once and then forgets the data.
 
+mod aligned;
 mod faulty;
 mod file;
+mod lanes;
 mod memory;
 mod overlay;
 mod partition;
@@ -13,7 +15,7 @@ mod ring;
 mod slice;
 
 pub use faulty::Faulty;
-pub use file::{FileDevice, OpenMode};
+pub use file::{FileDevice, Host, OpenMode};
 pub use memory::Memory;
 pub use overlay::Overlay;
 pub use partition::{Partition, find_partition};
@@ -41,12 +43,25 @@ pub struct WriteRequest<'a> {
     pub data: &'a [u8],
 }
 
+/// Who waits for an I/O. What is more urgent stands first, and leaves only a little room in flight to the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Log records: everybody may be waiting for them. Single writes are of this class.
+    Journal,
+    /// A caller waits for what it reads. Reads are of this class.
+    Read,
+    /// A caller waits for its own data.
+    Fsync,
+    /// Nobody waits: write-back, metadata going home.
+    Background,
+}
+
 /// A device of sectors. All calls wait for completion; several threads may call at once.
 pub trait Device: Send + Sync {
     /// Bytes of the device.
     fn size_bytes(&self) -> u64;
 
-    /// Bytes that a write is atomic in and aligned to.
+    /// Bytes that the medium writes at once. Smaller or unaligned writes are right, but rewrite their neighbours' bytes.
     fn sector_bytes(&self) -> u32 {
         512
     }
@@ -68,11 +83,11 @@ pub trait Device: Send + Sync {
     /// The host's error; how much was written is then unknown.
     fn write(&self, offset: u64, data: &[u8], flags: WriteFlags) -> io::Result<()>;
 
-    /// Writes many pieces, in any order, and waits for all.
+    /// Writes many pieces that do not overlap, in any order, and waits for all.
     ///
     /// # Errors
     /// The first error; the other pieces have still been waited for.
-    fn write_many(&self, requests: &[WriteRequest<'_>]) -> io::Result<()> {
+    fn write_many(&self, requests: &[WriteRequest<'_>], _: Class) -> io::Result<()> {
         let mut first = Ok(());
         for r in requests {
             let res = self.write(r.offset, r.data, WriteFlags::default());
@@ -123,8 +138,8 @@ impl<D: Device + ?Sized> Device for Arc<D> {
     fn write(&self, offset: u64, data: &[u8], flags: WriteFlags) -> io::Result<()> {
         (**self).write(offset, data, flags)
     }
-    fn write_many(&self, requests: &[WriteRequest<'_>]) -> io::Result<()> {
-        (**self).write_many(requests)
+    fn write_many(&self, requests: &[WriteRequest<'_>], class: Class) -> io::Result<()> {
+        (**self).write_many(requests, class)
     }
     fn flush(&self) -> io::Result<()> {
         (**self).flush()

@@ -11,6 +11,7 @@ const PAGE: u64 = 4096;
 #[derive(Debug)]
 pub struct Memory {
     size: u64,
+    sector: u32,
     pages: RwLock<HashMap<u64, Box<[u8]>>>,
 }
 
@@ -33,7 +34,12 @@ pub(crate) fn pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize
 impl Memory {
     /// A device of `size` bytes of zeros.
     pub fn new(size: u64) -> Memory {
-        Memory { size, pages: RwLock::default() }
+        Memory::with_sectors(size, 512)
+    }
+
+    /// A device of `size` bytes of zeros that writes `sector` bytes at once.
+    pub fn with_sectors(size: u64, sector: u32) -> Memory {
+        Memory { size, sector, pages: RwLock::default() }
     }
 
     /// Copies what `base` holds into pages of its own; zero pages take no room.
@@ -41,7 +47,7 @@ impl Memory {
     /// # Errors
     /// The base's read error.
     pub fn copy_of(base: &dyn Device) -> io::Result<Memory> {
-        let m = Memory::new(base.size_bytes());
+        let m = Memory::with_sectors(base.size_bytes(), base.sector_bytes());
         let mut buf = vec![0; 1 << 20];
         let mut at = 0;
         while at < m.size {
@@ -60,7 +66,7 @@ impl Memory {
     /// # Errors
     /// Past the end.
     pub fn put(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        if offset + data.len() as u64 > self.size {
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > self.size) {
             return Err(past_end(offset, data.len()));
         }
         let mut map = self.pages.write();
@@ -73,7 +79,7 @@ impl Memory {
 
     /// A second device with the same content.
     pub fn fork(&self) -> Memory {
-        Memory { size: self.size, pages: RwLock::new(self.pages.read().clone()) }
+        Memory { size: self.size, sector: self.sector, pages: RwLock::new(self.pages.read().clone()) }
     }
 }
 
@@ -81,8 +87,11 @@ impl Device for Memory {
     fn size_bytes(&self) -> u64 {
         self.size
     }
+    fn sector_bytes(&self) -> u32 {
+        self.sector
+    }
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        if offset + buf.len() as u64 > self.size {
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.size) {
             return Err(past_end(offset, buf.len()));
         }
         let map = self.pages.read();

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Writes handed to the kernel at once.
-const DEPTH: u32 = 64;
+pub(crate) const DEPTH: u32 = 64;
 
 /// A ring that one batch uses at a time.
 pub(crate) struct Ring(Mutex<IoUring>);

@@ -1,6 +1,6 @@
 //! A part of a device: a partition, or everything from a byte offset.
 
-use crate::{Device, DeviceRef, WriteFlags, WriteRequest, past_end};
+use crate::{Class, Device, DeviceRef, WriteFlags, WriteRequest, past_end};
 use std::io;
 
 /// `len` bytes of `base` from `start`.
@@ -22,7 +22,7 @@ impl Slice {
         }
     }
     fn at(&self, offset: u64, len: usize) -> io::Result<u64> {
-        if offset + len as u64 > self.len { Err(past_end(offset, len)) } else { Ok(self.start + offset) }
+        if offset.checked_add(len as u64).is_none_or(|end| end > self.len) { Err(past_end(offset, len)) } else { Ok(self.start + offset) }
     }
 }
 
@@ -31,7 +31,9 @@ impl Device for Slice {
         self.len
     }
     fn sector_bytes(&self) -> u32 {
-        self.base.sector_bytes()
+        // A slice that begins within a sector of the medium has only those of 512 bytes in common with it.
+        let s = self.base.sector_bytes();
+        if self.start.is_multiple_of(u64::from(s)) { s } else { 512 }
     }
     fn is_read_only(&self) -> bool {
         self.base.is_read_only()
@@ -42,10 +44,10 @@ impl Device for Slice {
     fn write(&self, offset: u64, data: &[u8], flags: WriteFlags) -> io::Result<()> {
         self.base.write(self.at(offset, data.len())?, data, flags)
     }
-    fn write_many(&self, requests: &[WriteRequest<'_>]) -> io::Result<()> {
+    fn write_many(&self, requests: &[WriteRequest<'_>], class: Class) -> io::Result<()> {
         let moved: io::Result<Vec<_>> =
             requests.iter().map(|r| Ok(WriteRequest { offset: self.at(r.offset, r.data.len())?, data: r.data })).collect();
-        self.base.write_many(&moved?)
+        self.base.write_many(&moved?, class)
     }
     fn flush(&self) -> io::Result<()> {
         self.base.flush()

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use uxfs_device::{DeviceRef, WriteRequest};
+use uxfs_device::{Class, DeviceRef, WriteRequest};
 use uxfs_format::Lsn;
 
 /// One write of metadata to its home.
@@ -170,14 +170,14 @@ impl Ail {
         let requests: Vec<WriteRequest<'_>> =
             units.iter().flat_map(|u| &u.pieces).map(|p| WriteRequest { offset: p.0, data: &p.1 }).collect();
         Stats::add(&self.stats.metadata_writes, requests.len() as u64);
-        let mut res = dev.write_many(&requests);
+        let mut res = dev.write_many(&requests, Class::Background);
         // A host whose file system is full may find room again: nothing is lost while the log has it all.
         for _ in 0..FULL_HOST_TRIES {
             if !res.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::StorageFull) || self.shutdown.reason().is_some() {
                 break;
             }
             std::thread::sleep(FULL_HOST_PAUSE);
-            res = dev.write_many(&requests);
+            res = dev.write_many(&requests, Class::Background);
         }
         if let Err(e) = &res {
             self.shutdown.set(format!("writing metadata home failed: {e}"));

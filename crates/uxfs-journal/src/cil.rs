@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use uxfs_device::{DeviceRef, WriteFlags, WriteRequest};
+use uxfs_device::{Class, DeviceRef, WriteFlags, WriteRequest};
 use uxfs_format::log::BB;
 use uxfs_format::reservation::with_headers;
 use uxfs_format::{CheckpointSeq, Lsn};
@@ -126,7 +126,12 @@ struct Kick {
 
 impl Journal {
     /// Starts journaling at `head`; `tail` is where replay would begin until something is written.
-    pub fn start(dev: DeviceRef, log_dev: DeviceRef, geo: LogGeometry, mut cfg: JournalConfig, head: Lsn, tail: Lsn) -> Arc<Journal> {
+    pub fn start(dev: DeviceRef, log_dev: DeviceRef, mut geo: LogGeometry, mut cfg: JournalConfig, head: Lsn, tail: Lsn) -> Arc<Journal> {
+        // Records end where sectors of the medium do, so that none is read, changed and written again for the next.
+        let sector = log_dev.sector_bytes();
+        if sector.is_multiple_of(geo.roundoff) && geo.start.is_multiple_of(u64::from(sector)) {
+            geo.roundoff = sector;
+        }
         // A record is padded to the log's stripe unit: it, and the cycles that its header keeps, must have room for that.
         cfg.bufsize = cfg.bufsize.next_multiple_of(geo.roundoff.max(1) as usize);
         let shutdown = Arc::new(Shutdown::default());
@@ -520,7 +525,7 @@ impl Journal {
             }
         }
         if !pieces.is_empty() {
-            uxfs_sync::blocking(|| self.log_dev.write_many(&pieces))?;
+            uxfs_sync::blocking(|| self.log_dev.write_many(&pieces, Class::Journal))?;
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ pub(crate) struct SealedRecord {
 /// Where the next record goes. One writer at a time has it.
 pub(crate) struct Stream {
     pub(crate) geo: LogGeometry,
-    /// Bytes of an in-core buffer, headers included.
+    /// Bytes of the largest record, headers included; a multiple of the geometry's `roundoff`.
     pub(crate) bufsize: usize,
     /// Position of the next record.
     pub(crate) head: Lsn,
@@ -66,6 +66,17 @@ impl Stream {
         self.bufsize.div_ceil(log::CYCLE_SPAN)
     }
 
+    /// Bytes by which the head lies past a multiple of the `roundoff`. The next record is that much shorter and ends on one:
+    /// who wrote the log before may have rounded less.
+    fn misaligned(&self) -> usize {
+        self.head.block() as usize * BB % self.geo.roundoff as usize
+    }
+
+    /// Most bytes of the next record.
+    fn limit(&self) -> usize {
+        self.bufsize - self.misaligned()
+    }
+
     fn open(&self) -> Open {
         let mut buf = Vec::with_capacity(self.bufsize);
         buf.resize(self.header_blocks() * BB, 0);
@@ -73,7 +84,7 @@ impl Stream {
     }
 
     fn seal(&mut self, mut open: Open, tail: Lsn, stats: &Stats) -> SealedRecord {
-        let full = open.buf.len().next_multiple_of(self.geo.roundoff as usize);
+        let full = (open.buf.len() + self.misaligned()).next_multiple_of(self.geo.roundoff as usize) - self.misaligned();
         open.buf.resize(full, 0);
         let lsn = self.head;
         let seal =
@@ -118,7 +129,7 @@ impl Stream {
             let mut rest = region;
             let mut split = false;
             loop {
-                let room = self.bufsize.saturating_sub(open.buf.len());
+                let room = self.limit().saturating_sub(open.buf.len());
                 // A piece needs its header and at least four bytes: less room starts a new record.
                 if room < OP_HEADER + 4 {
                     let full = std::mem::replace(&mut open, self.open());
@@ -142,7 +153,7 @@ impl Stream {
                 split = true;
             }
         }
-        if self.bufsize - open.buf.len() < OP_HEADER {
+        if self.limit().saturating_sub(open.buf.len()) < OP_HEADER {
             let full = std::mem::replace(&mut open, self.open());
             let sealed = self.seal(full, tails.0(), stats);
             emit(sealed)?;

@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use uxfs_device::Class;
 use uxfs_format::inode::flag2;
 
 struct Page {
@@ -197,7 +198,7 @@ impl Files {
         while self.dirty_pages.load(Ordering::Acquire) > self.limit - self.limit / 8 {
             mine.vol.check_writable()?;
             let Some(i) = self.oldest() else { return Ok(()) };
-            write_back(self, &i, 0, u64::MAX)?;
+            write_back(self, &i, 0, u64::MAX, Class::Background)?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use crate::mount::{Mount, Options};
 use crate::namespace::NewInode;
 use crate::space;
 use crate::trans::Trans;
+use parking_lot::{RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uxfs_device::DeviceRef;
@@ -95,6 +96,8 @@ pub struct Make {
 /// An open volume.
 pub struct Fs {
     mount: Arc<Mount>,
+    /// Held shared by each operation while it runs; true once the volume is closed.
+    closed: RwLock<bool>,
 }
 
 impl Fs {
@@ -103,7 +106,7 @@ impl Fs {
     /// # Errors
     /// It is no volume, is corrupt, has unsupported features, or the device failed.
     pub fn open(dev: DeviceRef, o: Options) -> Result<Fs> {
-        Ok(Fs { mount: Mount::open(dev, o)? })
+        Ok(Fs { mount: Mount::open(dev, o)?, closed: RwLock::new(false) })
     }
 
     /// The root directory.
@@ -134,6 +137,12 @@ impl Fs {
     /// Why the volume is shut down, if it is.
     pub fn shutdown_reason(&self) -> Option<String> {
         self.mount.vol().journal.shutdown.reason().map(str::to_string)
+    }
+
+    /// Keeps the volume open while an operation runs. One may call another, even while somebody waits to close.
+    fn enter(&self) -> Result<RwLockReadGuard<'_, bool>> {
+        let open = self.closed.read_recursive();
+        if *open { Err(Error::Shutdown { why: "the volume is closed".into() }) } else { Ok(open) }
     }
 
     fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
@@ -184,6 +193,7 @@ impl Fs {
     /// # Errors
     /// [`Error::Stale`] if it is free.
     pub fn stat(&self, ino: u64) -> Result<Stat> {
+        let _open = self.enter()?;
         let i = self.inode(ino)?;
         let _l = i.lock_shared();
         Ok(self.stat_of(&i))
@@ -194,6 +204,7 @@ impl Fs {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`].
     pub fn lookup(&self, dir: u64, name: &[u8]) -> Result<Stat> {
+        let _open = self.enter()?;
         let i = self.mount.names.lookup(&self.inode(dir)?, name)?;
         let _l = i.lock_shared();
         Ok(self.stat_of(&i))
@@ -204,6 +215,7 @@ impl Fs {
     /// # Errors
     /// [`Error::Stale`] if it is free, on its way to be, or reborn.
     pub fn hold(&self, ino: u64, generation: u32) -> Result<()> {
+        let _open = self.enter()?;
         let i = self.inode(ino)?;
         let _l = i.lock_shared();
         let c = i.core();
@@ -226,6 +238,7 @@ impl Fs {
     /// # Errors
     /// Freeing it failed.
     pub fn forget(&self, ino: u64, n: u64) -> Result<()> {
+        let _open = self.enter()?;
         let Some(i) = self.mount.names.inodes.peek(Ino(ino)) else { return Ok(()) };
         let before = i.refs.fetch_update(Ordering::AcqRel, Ordering::Acquire, |r| Some(r.saturating_sub(n))).unwrap_or(0);
         if before <= n && i.core().nlink == 0 && self.mount.vol().journal.shutdown.reason().is_none() {
@@ -239,6 +252,7 @@ impl Fs {
     /// # Errors
     /// The directory is corrupt.
     pub fn readdir(&self, ino: u64, from: u64, emit: &mut dyn FnMut(Entry) -> bool) -> Result<()> {
+        let _open = self.enter()?;
         let i = self.inode(ino)?;
         // Entries are gathered first: the receiver may look inodes up, which a writer that waits for this directory would stop.
         let mut batch = Vec::new();
@@ -269,6 +283,7 @@ impl Fs {
     /// # Errors
     /// [`Error::Exists`], [`Error::NoSpace`] and others of its kind.
     pub fn create(&self, dir: u64, name: &[u8], m: Make) -> Result<Stat> {
+        let _open = self.enter()?;
         let d = self.inode(dir)?;
         let new = NewInode { mode: m.mode, uid: m.uid, gid: m.gid, rdev: m.rdev.0 << 18 | m.rdev.1 & 0x3ffff };
         let i = self.with_retry(|| self.mount.names.create(&d, name, new))?;
@@ -280,6 +295,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::create`].
     pub fn symlink(&self, dir: u64, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Stat> {
+        let _open = self.enter()?;
         let d = self.inode(dir)?;
         let i = self.with_retry(|| self.mount.names.symlink(&d, name, target, uid, gid))?;
         Ok(self.stat_of(&i))
@@ -290,6 +306,7 @@ impl Fs {
     /// # Errors
     /// [`Error::Invalid`] if it is none.
     pub fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
+        let _open = self.enter()?;
         self.mount.names.readlink(&self.inode(ino)?)
     }
 
@@ -298,6 +315,7 @@ impl Fs {
     /// # Errors
     /// [`Error::Exists`], [`Error::NotPermitted`] for a directory.
     pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Stat> {
+        let _open = self.enter()?;
         let (i, d) = (self.inode(ino)?, self.inode(dir)?);
         self.with_retry(|| self.mount.names.link(&i, &d, name))?;
         Ok(self.stat_of(&i))
@@ -308,6 +326,7 @@ impl Fs {
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDirectory`].
     pub fn unlink(&self, dir: u64, name: &[u8]) -> Result<()> {
+        let _open = self.enter()?;
         self.mount.names.unlink(&self.inode(dir)?, name, false)
     }
 
@@ -316,6 +335,7 @@ impl Fs {
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::NotDirectory`].
     pub fn rmdir(&self, dir: u64, name: &[u8]) -> Result<()> {
+        let _open = self.enter()?;
         self.mount.names.unlink(&self.inode(dir)?, name, true)
     }
 
@@ -324,6 +344,7 @@ impl Fs {
     /// # Errors
     /// [`Error::Exists`] without `replace`; [`Error::NotEmpty`] over a directory with entries.
     pub fn rename(&self, odir: u64, oname: &[u8], ndir: u64, nname: &[u8], replace: bool) -> Result<()> {
+        let _open = self.enter()?;
         let (o, n) = (self.inode(odir)?, self.inode(ndir)?);
         self.with_retry(|| self.mount.names.rename(&o, oname, &n, nname, replace))
     }
@@ -342,6 +363,7 @@ impl Fs {
     /// # Errors
     /// The device's; the file is corrupt.
     pub fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let _open = self.enter()?;
         file::read(&self.mount.names.files, &self.regular(ino)?, offset, buf)
     }
 
@@ -350,6 +372,7 @@ impl Fs {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`].
     pub fn write(&self, ino: u64, offset: u64, data: &[u8], append: bool) -> Result<()> {
+        let _open = self.enter()?;
         let i = self.regular(ino)?;
         self.with_retry(|| file::write(&self.mount.names.files, &i, offset, data, append))?;
         Ok(())
@@ -360,6 +383,7 @@ impl Fs {
     /// # Errors
     /// The file is corrupt.
     pub fn seek(&self, ino: u64, offset: u64, what: Seek) -> Result<Option<u64>> {
+        let _open = self.enter()?;
         file::seek(&self.mount.names.files, &self.regular(ino)?, offset, what)
     }
 
@@ -368,6 +392,7 @@ impl Fs {
     /// # Errors
     /// A write-back failed since the last call.
     pub fn fsync(&self, ino: u64) -> Result<()> {
+        let _open = self.enter()?;
         file::fsync(&self.mount.names.files, &self.inode(ino)?)
     }
 
@@ -376,6 +401,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::fsync`].
     pub fn sync(&self) -> Result<()> {
+        let _open = self.enter()?;
         self.mount.sync()
     }
 
@@ -384,6 +410,7 @@ impl Fs {
     /// # Errors
     /// [`Error::IsDirectory`] for the size of a directory.
     pub fn setattr(&self, ino: u64, a: SetAttr) -> Result<Stat> {
+        let _open = self.enter()?;
         let i = self.inode(ino)?;
         if let Some(size) = a.size {
             self.regular(ino)?;
@@ -415,6 +442,7 @@ impl Fs {
     /// # Errors
     /// [`Error::NoAttribute`].
     pub fn get_attr(&self, ino: u64, name: AttrName<'_>) -> Result<Vec<u8>> {
+        let _open = self.enter()?;
         let i = self.inode(ino)?;
         let _l = i.lock_shared();
         attr::get(&i, name)
@@ -425,6 +453,7 @@ impl Fs {
     /// # Errors
     /// The attributes are corrupt.
     pub fn list_attrs(&self, ino: u64) -> Result<Vec<(u8, Vec<u8>, usize)>> {
+        let _open = self.enter()?;
         let i = self.inode(ino)?;
         let _l = i.lock_shared();
         attr::list(&i)
@@ -435,6 +464,7 @@ impl Fs {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Exists`], [`Error::NoAttribute`] as `mode` says.
     pub fn set_attr(&self, ino: u64, name: AttrName<'_>, value: &[u8], mode: SetMode) -> Result<()> {
+        let _open = self.enter()?;
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;
         self.with_retry(|| attr::set(&i, name, value, mode))
@@ -445,6 +475,7 @@ impl Fs {
     /// # Errors
     /// [`Error::NoAttribute`].
     pub fn remove_attr(&self, ino: u64, name: AttrName<'_>) -> Result<()> {
+        let _open = self.enter()?;
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;
         attr::remove(&i, name)
@@ -466,14 +497,15 @@ impl Fs {
     /// # Errors
     /// The volume was shut down; the next open recovers it.
     pub fn unmount(self) -> Result<()> {
-        self.mount.unmount()
+        self.close()
     }
 
-    /// As [`Fs::unmount`] for an `Fs` that is shared.
+    /// As [`Fs::unmount`] for an `Fs` that is shared. Operations that run are waited for, later ones fail.
     ///
     /// # Errors
     /// The same.
     pub fn close(&self) -> Result<()> {
+        *self.closed.write() = true;
         self.mount.unmount()
     }
 }

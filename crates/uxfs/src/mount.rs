@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use uxfs_buffer::BufferCache;
-use uxfs_device::{DeviceRef, Overlay};
+use uxfs_device::{Class, DeviceRef, Overlay};
 use uxfs_format::reservation::Reservations;
 use uxfs_format::superblock::{INCOMPAT_NAMES, RO_COMPAT_NAMES, Superblock, incompat, log_incompat, names, ro_compat, version};
 use uxfs_format::{Geometry, Lsn};
@@ -279,7 +279,7 @@ impl Mount {
         }
         let mut first = Ok(());
         for i in self.names.files.dirty() {
-            let r = file::write_back(&self.names.files, &i, 0, u64::MAX);
+            let r = file::write_back(&self.names.files, &i, 0, u64::MAX, Class::Background);
             first = first.and(r);
         }
         let token = self.vol().journal.flush_token();

@@ -3,7 +3,9 @@
 mod common;
 
 use common::*;
-use uxfs::{AttrName, SetAttr, SetMode};
+use std::sync::Arc;
+use uxfs::{AttrName, Fs, Options, SetAttr, SetMode};
+use uxfs_device::{Device, Event, Memory, Recorder, WriteFlags};
 
 #[test]
 fn a_few_files_survive_an_unmount() {
@@ -144,4 +146,58 @@ fn volumes_without_the_newer_features_are_changed_as_they_are() {
         let k = img.kernel_mount();
         assert_eq!(std::fs::read_dir(k.path("d")).unwrap().count(), 1500, "{args:?}");
     }
+}
+
+/// On a medium of 4 KiB sectors no record shares a sector with one that is durable, whoever wrote the log before; the kernel
+/// replays such a log.
+#[test]
+fn records_end_with_the_sectors_of_the_medium() {
+    let img = Image::theirs("sectors", 300 << 20, &["-q"]);
+    {
+        let k = img.kernel_mount();
+        std::fs::write(k.path("theirs"), "x").unwrap();
+        let o = run("xfs_io", &["-x", "-c", "shutdown -f", k.at.to_str().unwrap()]);
+        assert!(o.status.success());
+    }
+    let first = Memory::copy_of(&*img.device()).unwrap();
+    let medium = Arc::new(Memory::with_sectors(300 << 20, 4096));
+    let mut buf = vec![0; 1 << 20];
+    for at in (0..300 << 20).step_by(1 << 20) {
+        first.read(at, &mut buf).unwrap();
+        medium.write(at, &buf, WriteFlags::default()).unwrap();
+    }
+    let recorder = Arc::new(Recorder::new(medium.clone()).unwrap());
+    let fs = Fs::open(recorder.clone(), Options { commit: 0, ..Options::default() }).unwrap();
+    let before = recorder.trace().events.len();
+    for i in 0..300 {
+        let f = fs.create(fs.root(), format!("ours{i}").as_bytes(), file(0o644)).unwrap().ino;
+        if i % 3 == 0 {
+            fs.fsync(f).unwrap();
+        }
+    }
+    let trace = recorder.trace();
+    drop(fs);
+    let records: Vec<(u64, usize)> = trace.events[before..]
+        .iter()
+        .filter_map(|e| match e {
+            Event::WriteBegin { offset, data, .. } if data.starts_with(&0xfeed_babe_u32.to_be_bytes()) => Some((*offset, data.len())),
+            _ => None,
+        })
+        .collect();
+    assert!(records.len() >= 100, "{} records", records.len());
+    // The first one goes on where the kernel stopped; what it shares a sector with has been replayed.
+    let shared = records.iter().skip(1).filter(|r| !r.0.is_multiple_of(4096)).count();
+    let short = records.iter().filter(|r| !(r.0 + r.1 as u64).is_multiple_of(4096)).count();
+    assert_eq!((shared, short), (0, 0), "records that begin or end within a sector, of {}", records.len());
+    let file = img.device();
+    for at in (0..300 << 20).step_by(1 << 20) {
+        medium.read(at, &mut buf).unwrap();
+        file.write(at, &buf, WriteFlags::default()).unwrap();
+    }
+    drop(file);
+    let k = img.kernel_mount();
+    assert_eq!((0..298).filter(|i| k.path(format!("ours{i}")).exists()).count(), 298);
+    assert!(k.path("theirs").exists());
+    drop(k);
+    img.repair_is_silent();
 }

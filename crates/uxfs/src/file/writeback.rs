@@ -8,7 +8,7 @@ use crate::space::{self, Want};
 use crate::trans::Trans;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use uxfs_device::WriteRequest;
+use uxfs_device::{Class, WriteRequest};
 use uxfs_format::extent::Extent;
 use uxfs_format::inode::flag2;
 use uxfs_format::{FileBlock, FsBlock};
@@ -39,14 +39,14 @@ struct Part {
     target: Target,
 }
 
-/// Writes dirty data of `from..to` (bytes) back and waits for it; afterwards it is part of the file, but not yet durable.
+/// Writes dirty data of `from..to` (bytes) back, as urgently as `class` says, and waits for it; afterwards it is part of the file, but not yet durable.
 ///
 /// # Locks
 /// The file's write-back lock, then `ilock` for moments. The caller holds no `ilock`.
 ///
 /// # Errors
 /// The device's; `NoSpace` if trees could not grow. The error is latched, too, for the next fsync.
-pub fn write_back(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64) -> Result<()> {
+pub fn write_back(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64, class: Class) -> Result<()> {
     let st = files.state(inode);
     let _one = st.writeback.lock();
     let bs = u64::from(inode.vol.geo.blocksize);
@@ -55,7 +55,7 @@ pub fn write_back(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64) ->
     while let Some(run) = take_run(&st, at, end, bs as usize) {
         let blocks = run.data.len() as u64 / bs;
         at = run.first + blocks;
-        let r = write_run(inode, &st, &run);
+        let r = write_run(inode, &st, &run, class);
         st.settle_pages(inode, run.delayed);
         finish_run(&st, run.first, blocks);
         if let Err(e) = r {
@@ -112,7 +112,7 @@ fn finish_run(st: &FileState, first: u64, blocks: u64) {
     }
 }
 
-fn write_run(inode: &Arc<Inode>, st: &FileState, run: &Run) -> Result<()> {
+fn write_run(inode: &Arc<Inode>, st: &FileState, run: &Run, class: Class) -> Result<()> {
     let bs = u64::from(inode.vol.geo.blocksize);
     let end = run.first + run.data.len() as u64 / bs;
     let mut promised = run.delayed;
@@ -128,7 +128,7 @@ fn write_run(inode: &Arc<Inode>, st: &FileState, run: &Run) -> Result<()> {
         })
         .collect();
     inode.vol.journal.shutdown.check()?;
-    uxfs_sync::blocking(|| inode.vol.dev.write_many(&requests))?;
+    uxfs_sync::blocking(|| inode.vol.dev.write_many(&requests, class))?;
     complete(inode, st, &parts, end * bs)
 }
 
@@ -325,11 +325,11 @@ pub fn fsync(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     if hole(Hole::DataNotAwaited) {
         vol.journal.force(inode.last_change())?;
         vol.journal.flush_since(vol.journal.flush_token())?;
-        return write_back(files, inode, 0, u64::MAX);
+        return write_back(files, inode, 0, u64::MAX, Class::Fsync);
     }
     let regular = inode.attached.get().is_some();
     if regular {
-        write_back(files, inode, 0, u64::MAX)?;
+        write_back(files, inode, 0, u64::MAX, Class::Fsync)?;
     }
     let token = vol.journal.flush_token();
     vol.journal.force(inode.last_change())?;

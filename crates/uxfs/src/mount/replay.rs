@@ -9,7 +9,7 @@ use crate::trans::IntentItem;
 use crate::volume::Volume;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use uxfs_device::{DeviceRef, WriteRequest};
+use uxfs_device::{Class, DeviceRef, WriteRequest};
 use uxfs_format::bytes::{get32, get64, put32};
 use uxfs_format::inode::{self, CORE_SIZE, Core, Format, INODE_CRC, INODE_LSN, NEXT_UNLINKED, swap_for_log};
 use uxfs_format::log::{BufFormat, IcreateFormat, InodeFormat, Intent, buf_flag, ino_field, item};
@@ -103,7 +103,7 @@ impl Player<'_> {
             }
         }
         let reqs: Vec<WriteRequest<'_>> = all.iter().map(|((at, _), b)| WriteRequest { offset: at * 512, data: &b.bytes }).collect();
-        Ok(self.dev.write_many(&reqs)?)
+        Ok(self.dev.write_many(&reqs, Class::Fsync)?)
     }
 
     fn is_cancelled(&self, at: DiskAddr, bbs: u32) -> bool {
