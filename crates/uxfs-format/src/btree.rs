@@ -238,10 +238,75 @@ pub struct RmapRec {
     pub start: u32,
     /// Blocks; bit 31 is never set on a sound volume.
     pub len: u32,
-    /// Inode, or a negative number for metadata.
+    /// Inode, or one of [`rmap_owner`].
     pub owner: u64,
-    /// File block with flags in the upper bits.
+    /// File block, with the bits of [`rmap_flag`].
     pub offset: u64,
+}
+
+impl RmapRec {
+    /// Reads a record.
+    pub fn decode(b: &[u8]) -> RmapRec {
+        RmapRec { start: get32(b, 0), len: get32(b, 4), owner: get64(b, 8), offset: get64(b, 16) }
+    }
+    /// Writes it.
+    pub fn encode(&self, b: &mut [u8]) {
+        put32(b, 0, self.start);
+        put32(b, 4, self.len);
+        put64(b, 8, self.owner);
+        put64(b, 16, self.offset);
+    }
+    /// Records are in this order; whether an extent is written plays no part.
+    pub fn order(&self) -> (u32, u64, u64) {
+        (self.start, self.owner, self.offset & !rmap_flag::UNWRITTEN)
+    }
+    /// The order of its last block.
+    pub fn last_order(&self) -> (u32, u64, u64) {
+        let last = self.len.saturating_sub(1);
+        let (start, owner, offset) = self.order();
+        (start.saturating_add(last), owner, if self.counts_offsets() { offset + u64::from(last) } else { offset })
+    }
+    /// True for extents of files, which have a place in them.
+    pub fn counts_offsets(&self) -> bool {
+        !rmap_owner::is_metadata(self.owner) && self.offset & rmap_flag::BMBT == 0
+    }
+}
+
+/// Owners that are no inodes.
+pub mod rmap_owner {
+    /// Nobody: the owner is taken care of elsewhere.
+    pub const NULL: u64 = -1i64 as u64;
+    /// Whoever it is.
+    pub const UNKNOWN: u64 = -2i64 as u64;
+    /// Headers of the group.
+    pub const FS: u64 = -3i64 as u64;
+    /// The log.
+    pub const LOG: u64 = -4i64 as u64;
+    /// Free list, bnobt, cntbt, rmapbt.
+    pub const AG: u64 = -5i64 as u64;
+    /// inobt and finobt.
+    pub const INOBT: u64 = -6i64 as u64;
+    /// Inode chunks.
+    pub const INODES: u64 = -7i64 as u64;
+    /// refcountbt.
+    pub const REFCOUNT: u64 = -8i64 as u64;
+    /// Staged for copy-on-write.
+    pub const COW: u64 = -9i64 as u64;
+
+    /// True if `owner` is none of the inodes.
+    pub fn is_metadata(owner: u64) -> bool {
+        (owner as i64) < 0
+    }
+}
+
+/// Bits in the offset of an rmapbt record.
+pub mod rmap_flag {
+    /// In the attribute fork.
+    pub const ATTR_FORK: u64 = 1 << 63;
+    /// A block of the extent tree.
+    pub const BMBT: u64 = 1 << 62;
+    /// Unwritten; not a part of keys.
+    pub const UNWRITTEN: u64 = 1 << 61;
 }
 
 #[cfg(test)]

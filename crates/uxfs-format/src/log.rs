@@ -150,6 +150,32 @@ pub mod refcount_op {
     pub const FREE_COW: u32 = 4;
 }
 
+/// Operations and flags of reverse-mapping intents.
+pub mod rmap_op {
+    /// A file has the extent.
+    pub const MAP: u32 = 1;
+    /// The same, where others may have it too.
+    pub const MAP_SHARED: u32 = 2;
+    /// A file no longer has it.
+    pub const UNMAP: u32 = 3;
+    /// The same, where others may have it too.
+    pub const UNMAP_SHARED: u32 = 4;
+    /// It is written, or unwritten, from now on.
+    pub const CONVERT: u32 = 5;
+    /// The same, where others may have it too.
+    pub const CONVERT_SHARED: u32 = 6;
+    /// Something that is no file has it.
+    pub const ALLOC: u32 = 7;
+    /// Something that is no file no longer has it.
+    pub const FREE: u32 = 8;
+    /// In the attribute fork.
+    pub const ATTR_FORK: u32 = 1 << 31;
+    /// A block of the extent tree.
+    pub const BMBT: u32 = 1 << 30;
+    /// Unwritten.
+    pub const UNWRITTEN: u32 = 1 << 29;
+}
+
 /// A record header.
 #[derive(Clone, Debug)]
 pub struct Record {
@@ -521,51 +547,96 @@ impl IcreateFormat {
     }
 }
 
-/// An intent or its completion, with what both kinds have in common.
+/// One extent of an intent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IntentExtent {
+    /// RUI, BUI: the owner, an inode's number above all. Else not on disk.
+    pub owner: u64,
+    /// First block.
+    pub start: FsBlock,
+    /// RUI, BUI: place in the file, in blocks. Else not on disk.
+    pub offset: u64,
+    /// Blocks.
+    pub len: u32,
+    /// Operation and state; zero for freed extents.
+    pub flags: u32,
+}
+
+impl IntentExtent {
+    /// An extent of an intent that names no owner.
+    pub fn new(start: FsBlock, len: u32, flags: u32) -> IntentExtent {
+        IntentExtent { owner: 0, start, offset: 0, len, flags }
+    }
+}
+
+/// What is to be done, so that recovery does it if a crash comes between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
     /// Type of the item.
     pub kind: u16,
     /// Ties a completion to its intent, within one recovery.
     pub id: u64,
-    /// Extents: (first block, blocks, flags). Flags are zero for freed extents.
-    pub extents: Vec<(FsBlock, u32, u32)>,
+    /// What it is about; nothing in a completion, but for the EFD.
+    pub extents: Vec<IntentExtent>,
 }
 
 impl Intent {
-    /// Reads an EFI, EFD, CUI or CUD.
+    /// Reads an EFI, CUI, RUI, BUI or the completion of one.
     pub fn parse(b: &[u8]) -> Option<Intent> {
         let kind = item_type(b);
         if b.len() < 16 {
             return None;
         }
-        let n = le32(b, 4) as usize;
-        let id = le64(b, 8);
-        if kind == item::CUD {
+        let (n, id) = (le32(b, 4) as usize, le64(b, 8));
+        if matches!(kind, item::CUD | item::RUD | item::BUD) {
             return Some(Intent { kind, id, extents: Vec::new() });
         }
         let each = (b.len() - 16).checked_div(n).unwrap_or(16);
-        if n > 65536 || (n > 0 && each != 16 && each != 12) || (kind == item::CUI && each != 16) {
+        let sizes: &[usize] = match kind {
+            item::RUI | item::BUI => &[32],
+            item::CUI => &[16],
+            _ => &[12, 16],
+        };
+        if n > 65536 || (n > 0 && !sizes.contains(&each)) {
             return None;
         }
         let ext = |i: usize| {
             let at = 16 + each * i;
-            (FsBlock(le64(b, at)), le32(b, at + 8), if kind == item::CUI { le32(b, at + 12) } else { 0 })
+            match each {
+                32 => IntentExtent {
+                    owner: le64(b, at),
+                    start: FsBlock(le64(b, at + 8)),
+                    offset: le64(b, at + 16),
+                    len: le32(b, at + 24),
+                    flags: le32(b, at + 28),
+                },
+                _ => {
+                    let flags = if kind == item::CUI { le32(b, at + 12) } else { 0 };
+                    IntentExtent::new(FsBlock(le64(b, at)), le32(b, at + 8), flags)
+                }
+            }
         };
         Some(Intent { kind, id, extents: (0..n).map(ext).collect() })
     }
     /// Writes the region.
     pub fn build(&self) -> Vec<u8> {
-        let mut b = Vec::with_capacity(16 + 16 * self.extents.len());
+        let mut b = Vec::with_capacity(16 + 32 * self.extents.len());
         b.extend(self.kind.to_le_bytes());
         b.extend(1u16.to_le_bytes());
-        let n = if matches!(self.kind, item::CUD | item::BUD) { 0 } else { self.extents.len() as u32 };
+        let n = if matches!(self.kind, item::CUD | item::RUD | item::BUD) { 0 } else { self.extents.len() as u32 };
         b.extend(n.to_le_bytes());
         b.extend(self.id.to_le_bytes());
-        for (start, len, flags) in self.extents.iter().take(n as usize) {
-            b.extend(start.0.to_le_bytes());
-            b.extend(len.to_le_bytes());
-            b.extend(flags.to_le_bytes());
+        let wide = matches!(self.kind, item::RUI | item::BUI);
+        for e in self.extents.iter().take(n as usize) {
+            if wide {
+                b.extend(e.owner.to_le_bytes());
+            }
+            b.extend(e.start.0.to_le_bytes());
+            if wide {
+                b.extend(e.offset.to_le_bytes());
+            }
+            b.extend(e.len.to_le_bytes());
+            b.extend(if matches!(self.kind, item::EFI | item::EFD) { 0 } else { e.flags }.to_le_bytes());
         }
         b
     }
@@ -600,7 +671,15 @@ mod tests {
         assert_eq!(b.runs(), [(0, 1), (2, 1), (5, 3)]);
         let i = InodeFormat { fields: 5, asize: 0, dsize: 32, ino: Ino(131), rdev: 0, daddr: DiskAddr(128), bbs: 32, offset: 1536 };
         assert_eq!(InodeFormat::parse(&i.build(3)).unwrap(), i);
-        let e = Intent { kind: item::CUI, id: 77, extents: vec![(FsBlock(5), 6, 2)] };
-        assert_eq!(Intent::parse(&e.build()).unwrap(), e);
+        for kind in [item::EFI, item::CUI, item::RUI, item::BUI] {
+            let wide = IntentExtent { owner: 9, start: FsBlock(5), offset: 8, len: 6, flags: 2 };
+            let extent = match kind {
+                item::EFI => IntentExtent::new(FsBlock(5), 6, 0),
+                item::CUI => IntentExtent::new(FsBlock(5), 6, 2),
+                _ => wide,
+            };
+            let e = Intent { kind, id: 77, extents: vec![extent; 3] };
+            assert_eq!(Intent::parse(&e.build()).unwrap(), e);
+        }
     }
 }

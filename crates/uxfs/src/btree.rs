@@ -12,6 +12,9 @@ use uxfs_format::btree::{MAX_LEVELS, Shape, TreeKind, numrecs, set_numrecs};
 use uxfs_format::bytes::{put32, put64};
 use uxfs_format::{Corruption, DiskAddr, Kind};
 
+/// How two keys, as they are on disk, lie to each other.
+pub type CompareKeys = fn(&[u8], &[u8]) -> Ordering;
+
 /// What a tree's records are, where its root is, and where its blocks come from.
 pub trait Tree {
     /// A record, decoded; also what is searched for.
@@ -22,8 +25,13 @@ pub trait Tree {
     fn decode(&self, b: &[u8]) -> Self::Rec;
     /// Writes a record.
     fn encode(&self, r: &Self::Rec, b: &mut [u8]);
-    /// Writes the key of a record.
+    /// Writes the key of a record, of an overlapping tree both its low and its high one.
     fn put_key(&self, r: &Self::Rec, b: &mut [u8]);
+    /// In a tree whose records may overlap, nodes keep for each child its lowest key and its highest one, side by side;
+    /// the high key is the latter half. `None` for all other trees, else how two high keys compare.
+    fn cmp_high(&self) -> Option<CompareKeys> {
+        None
+    }
     /// How a stored record lies to what is searched for.
     fn cmp_rec(&self, stored: &Self::Rec, target: &Self::Rec) -> Ordering;
     /// How a stored key lies to what is searched for.
@@ -267,35 +275,89 @@ impl<'a, T: Tree> Cursor<'a, T> {
         let mut bytes = vec![0; len];
         self.tree.encode(r, &mut bytes);
         self.write(&n, |d| d[at..at + len].copy_from_slice(&bytes));
-        if i == 0 {
-            self.update_keys(0);
-        }
+        self.entry_changed(0, i);
         Ok(())
     }
 
-    /// Carries the first key of the block at `level` up, as far as it is the first there too.
+    /// Entry `i` of the block at `level` was changed: the keys above follow where they depend on it.
+    fn entry_changed(&mut self, level: usize, i: usize) {
+        if i == 0 || self.tree.cmp_high().is_some() {
+            self.update_keys(level);
+        }
+    }
+
+    /// Carries the key of the block at `level` up, as far as it matters there.
     fn update_keys(&mut self, level: usize) {
         for l in level..self.path.len() - 1 {
-            let key = self.first_key(&self.path[l].0.clone());
+            let key = self.block_key(&self.path[l].0.clone());
             let (n, i) = self.path[l + 1].clone();
             let at = self.shape.key_at(i);
+            if self.read(&n, |d| d[at..at + key.len()] == key) {
+                break;
+            }
             self.write(&n, |d| d[at..at + key.len()].copy_from_slice(&key));
-            if i > 0 {
+            if i > 0 && self.tree.cmp_high().is_none() {
                 break;
             }
         }
     }
 
-    fn first_key(&self, n: &Node) -> Vec<u8> {
+    /// Key of entry `i` of a block.
+    fn key_of(&self, n: &Node, level: u16, i: usize) -> Vec<u8> {
         let s = self.shape;
-        let level = self.read(n, uxfs_format::btree::level);
         let mut key = vec![0; s.key];
         if level == 0 {
-            self.tree.put_key(&self.rec_at(n, 0), &mut key);
+            self.tree.put_key(&self.rec_at(n, i), &mut key);
         } else {
-            self.read(n, |d| key.copy_from_slice(&d[s.key_at(0)..s.key_at(0) + s.key]));
+            self.read(n, |d| key.copy_from_slice(&d[s.key_at(i)..s.key_at(i) + s.key]));
         }
         key
+    }
+
+    /// The key that a parent keeps for a block: that of its first entry, with the highest of all high keys.
+    fn block_key(&self, n: &Node) -> Vec<u8> {
+        let level = self.read(n, uxfs_format::btree::level);
+        let mut key = self.key_of(n, level, 0);
+        if let Some(cmp) = self.tree.cmp_high() {
+            let half = key.len() / 2;
+            for i in 1..self.count(n) {
+                let other = self.key_of(n, level, i);
+                if cmp(&other[half..], &key[half..]) == Ordering::Greater {
+                    key[half..].copy_from_slice(&other[half..]);
+                }
+            }
+        }
+        key
+    }
+
+    /// Visits the records of an overlapping tree under keys for which `may_hold` is true, in order, until `visit` says false.
+    ///
+    /// # Errors
+    /// As [`Cursor::lookup_ge`].
+    pub fn visit_under(&mut self, may_hold: &dyn Fn(&[u8]) -> bool, visit: &mut dyn FnMut(T::Rec) -> bool) -> Result<()> {
+        let (ptr, levels) = self.tree.root();
+        if levels == 0 || levels as usize > MAX_LEVELS {
+            return Err(self.corrupt("has an impossible height"));
+        }
+        let root = match ptr {
+            Some(p) => self.get(p, levels - 1)?,
+            None => Node::Root,
+        };
+        let mut waiting = vec![(root, levels - 1)];
+        while let Some((node, level)) = waiting.pop() {
+            let entries: Vec<usize> = (0..self.count(&node)).filter(|i| may_hold(&self.key_of(&node, level, *i))).collect();
+            if level == 0 {
+                if !entries.into_iter().all(|i| visit(self.rec_at(&node, i))) {
+                    return Ok(());
+                }
+                continue;
+            }
+            for i in entries.into_iter().rev() {
+                let child = self.get(self.ptr(&node, i), level - 1)?;
+                waiting.push((child, level - 1));
+            }
+        }
+        Ok(())
     }
 
     /// Inserts a record where it belongs.
@@ -335,9 +397,7 @@ impl<'a, T: Tree> Cursor<'a, T> {
             }
             set_numrecs(d, n + 1);
         });
-        if i == 0 {
-            self.update_keys(level);
-        }
+        self.entry_changed(level, i);
         Ok(())
     }
 
@@ -376,7 +436,11 @@ impl<'a, T: Tree> Cursor<'a, T> {
             let Node::Buf(b, _) = self.get(p, level as u16)? else { return Ok(()) };
             write_logged(self.tp, &b, |d| s.set_left(d, Some(right_ptr)));
         }
-        let key = self.first_key(&Node::Buf(right.clone(), right_ptr));
+        let key = self.block_key(&Node::Buf(right.clone(), right_ptr));
+        if self.tree.cmp_high().is_some() {
+            // What went to the right no longer counts on the left.
+            self.update_keys(level);
+        }
         // The new block's entry goes behind this one's in the parent, which may split in turn.
         self.path[level + 1].1 += 1;
         self.insert_at(level + 1, &key, Some(right_ptr))?;
@@ -425,7 +489,7 @@ impl<'a, T: Tree> Cursor<'a, T> {
         }
         match node {
             Node::Buf(old, old_ptr) => {
-                let key = self.first_key(&Node::Buf(old.clone(), old_ptr));
+                let key = self.block_key(&Node::Buf(old.clone(), old_ptr));
                 let ptr = self.tree.alloc(self.tp, old_ptr)?;
                 let b = self.new_block(ptr, levels)?;
                 write_logged(self.tp, &b, |d| put_entry(&s, d, 0, &key, old_ptr, 1));
@@ -442,7 +506,7 @@ impl<'a, T: Tree> Cursor<'a, T> {
                     move_entries(&s, &old, 0, d, 0, n);
                     set_numrecs(d, n);
                 });
-                let key = self.first_key(&Node::Buf(b.clone(), ptr));
+                let key = self.block_key(&Node::Buf(b.clone(), ptr));
                 self.write(&Node::Root, |d| {
                     uxfs_format::bytes::put16(d, 4, levels);
                     put_entry(&s, d, 0, &key, ptr, 1);
@@ -486,8 +550,8 @@ impl<'a, T: Tree> Cursor<'a, T> {
         if level + 1 == self.path.len() {
             return self.shrink(level, left);
         }
-        if i == 0 && left > 0 {
-            self.update_keys(level);
+        if left > 0 {
+            self.entry_changed(level, i);
         }
         if left >= self.max(&node) / 2 {
             return Ok(());
@@ -562,11 +626,10 @@ impl<'a, T: Tree> Cursor<'a, T> {
                 let Node::Buf(b, _) = self.get(p, level as u16)? else { return Ok(()) };
                 write_logged(self.tp, &b, |d| s.set_left(d, Some(lp)));
             }
-            if pi == 0 {
-                // The left one was this block: its first key may have changed.
-                self.path[level].0 = Node::Buf(left, lp);
-                self.update_keys(level);
-            }
+            // The left one's keys may have changed: it was this block, or took in what it held.
+            self.path[level].0 = Node::Buf(left, lp);
+            self.path[level + 1].1 = li;
+            self.update_keys(level);
             self.free_block(rp)?;
             self.path[level + 1].1 = li + 1;
             return self.delete_at(level + 1);
@@ -584,12 +647,15 @@ impl<'a, T: Tree> Cursor<'a, T> {
                 set_numrecs(d, count);
             });
         }
-        let key = self.first_key(&Node::Buf(right, rp));
+        let key = self.block_key(&Node::Buf(right, rp));
         let at = s.key_at(li + 1);
         self.write(&parent, |d| d[at..at + key.len()].copy_from_slice(&key));
         self.path[level + 1].1 = li;
         self.path[level].0 = Node::Buf(left, lp);
         self.update_keys(level);
+        if self.tree.cmp_high().is_some() {
+            self.update_keys(level + 1);
+        }
         Ok(())
     }
 }

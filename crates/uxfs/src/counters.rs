@@ -38,6 +38,11 @@ impl Counters {
         self.in_trees.fetch_add(by, Ordering::Relaxed);
     }
 
+    /// More or less is to be kept for the groups' trees.
+    pub fn aside_changed(&self, by: i64) {
+        self.set_aside.fetch_add(by, Ordering::Relaxed);
+    }
+
     /// Takes `n` blocks out of the free ones.
     ///
     /// # Errors

@@ -8,7 +8,7 @@
 use crate::btree::{Cursor, Tree};
 use crate::error::Result;
 use crate::inode::{Inode, Which};
-use crate::space::{self, Want};
+use crate::space::{self, Owner, Want};
 use crate::trans::Trans;
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use uxfs_format::btree::{TreeKind, level, numrecs, set_numrecs};
 use uxfs_format::bytes::{get64, put64};
 use uxfs_format::extent::{EXTENT_SIZE, Extent, MAX_EXTENT};
 use uxfs_format::inode::{Format, flag2};
-use uxfs_format::log::ino_field;
+use uxfs_format::log::{ino_field, rmap_op};
 use uxfs_format::{DiskAddr, FileBlock, FsBlock, Kind};
 
 struct BmapTree {
@@ -55,13 +55,13 @@ impl Tree for BmapTree {
         self.inode.ino.0
     }
     fn alloc(&mut self, tp: &mut Trans, near: u64) -> Result<u64> {
-        Ok(alloc_fork_block(tp, &self.inode, FsBlock(near))?.0)
+        Ok(alloc_fork_block(tp, &self.inode, self.which, FsBlock(near))?.0)
     }
     fn free(&mut self, tp: &mut Trans, ptr: u64) -> Result<()> {
         let mut d = self.inode.data();
         d.core.nblocks = d.core.nblocks.saturating_sub(1);
         drop(d);
-        space::defer_free(tp, FsBlock(ptr), 1);
+        space::defer_free(tp, FsBlock(ptr), 1, tree_owner(&self.inode, self.which));
         Ok(())
     }
     fn with_inode_root<R>(&self, f: impl FnOnce(&mut Vec<u8>) -> R) -> Option<R> {
@@ -82,11 +82,22 @@ fn extents_field(w: Which) -> u32 {
 }
 
 /// Allocates a block that belongs to an inode's fork but holds none of its extents: a bmbt block.
-fn alloc_fork_block(tp: &mut Trans, inode: &Arc<Inode>, near: FsBlock) -> Result<FsBlock> {
+fn alloc_fork_block(tp: &mut Trans, inode: &Arc<Inode>, which: Which, near: FsBlock) -> Result<FsBlock> {
     let near = if tp.vol.geo.valid_fsb(near, 1) { near } else { home(inode) };
-    let (b, _) = space::alloc(tp, Want { near, min: 1, max: 1, align: 1, spare: 0, data: false })?;
+    let owner = tree_owner(inode, which);
+    let (b, _) = space::alloc(tp, Want { near, min: 1, max: 1, align: 1, spare: 0, data: false, owner })?;
     inode.data().core.nblocks += 1;
     Ok(b)
+}
+
+fn tree_owner(inode: &Inode, which: Which) -> Owner {
+    Owner::bmbt(inode.ino, which == Which::Attr)
+}
+
+/// Notes a change of a mapping for the rmapbt. `op` is that of what nobody else has.
+fn note_owner(tp: &mut Trans, inode: &Inode, which: Which, op: u32, e: &Extent) {
+    let shared = which == Which::Data && inode.data().core.flags2 & flag2::REFLINK != 0;
+    space::defer_rmap(tp, op + u32::from(shared), inode.ino, which == Which::Attr, e);
 }
 
 /// The block of an inode itself: what it owns goes near.
@@ -208,7 +219,7 @@ fn change_tree(tp: &mut Trans, inode: &Arc<Inode>, which: Which, old: &[Extent],
 /// The extents no longer fit into the inode: they move into one leaf.
 fn to_btree(tp: &mut Trans, inode: &Arc<Inode>, which: Which) -> Result<()> {
     inode.log(tp, root_field(which))?;
-    let block = alloc_fork_block(tp, inode, home(inode))?;
+    let block = alloc_fork_block(tp, inode, which, home(inode))?;
     let s = TreeKind::Bmap.shape();
     let at = tp.vol.geo.fsb_daddr(block);
     let b = tp.get_buf(&[(at, tp.vol.geo.bb_per_block())], Kind::Btree(TreeKind::Bmap));
@@ -253,7 +264,7 @@ fn to_extents(tp: &mut Trans, inode: &Arc<Inode>, which: Which) -> Result<()> {
     let at = tp.vol.geo.fsb_daddr(leaf);
     let b = tp.read_buf(at, tp.vol.geo.bb_per_block(), Kind::Btree(TreeKind::Bmap))?;
     tp.invalidate(&b);
-    space::defer_free(tp, leaf, 1);
+    space::defer_free(tp, leaf, 1, tree_owner(inode, which));
     inode.log(tp, extents_field(which))
 }
 
@@ -283,7 +294,9 @@ pub fn map(tp: &mut Trans, inode: &Arc<Inode>, which: Which, e: Extent) -> Resul
             new.len += r.len;
         }
     }
-    replace(tp, inode, which, &old, &[new])
+    replace(tp, inode, which, &old, &[new])?;
+    note_owner(tp, inode, which, rmap_op::MAP, &e);
+    Ok(())
 }
 
 fn cut(e: &Extent, from: u64, to: u64) -> Extent {
@@ -310,7 +323,7 @@ pub fn unmap(tp: &mut Trans, inode: &Arc<Inode>, which: Which, off: u64, end: u6
         if shared {
             space::defer_decrease(tp, piece.start, piece.len);
         } else {
-            space::defer_free(tp, piece.start, piece.len);
+            space::defer_free(tp, piece.start, piece.len, Owner::FILE);
         }
     }
     let d = inode.data();
@@ -335,6 +348,7 @@ pub fn unmap_piece(tp: &mut Trans, inode: &Arc<Inode>, which: Which, e: &Extent,
         d.core.nblocks = d.core.nblocks.saturating_sub(u64::from(piece.len));
     }
     replace(tp, inode, which, &[*e], &rest)?;
+    note_owner(tp, inode, which, rmap_op::UNMAP, &piece);
     Ok(piece)
 }
 
@@ -357,6 +371,7 @@ pub fn convert(tp: &mut Trans, inode: &Arc<Inode>, off: u64, end: u64) -> Result
     let (from, to) = (off.max(e.off.0), end.min(e.end()));
     let (mut old, mut new) = (vec![e], Vec::new());
     let mut written = Extent { unwritten: false, ..cut(&e, from, to) };
+    let converted = written;
     if e.off.0 < from {
         new.push(cut(&e, e.off.0, from));
     } else if let Some(l) = left.filter(|l| l.joins(&written)) {
@@ -371,6 +386,7 @@ pub fn convert(tp: &mut Trans, inode: &Arc<Inode>, off: u64, end: u64) -> Result
     }
     new.push(written);
     replace(tp, inode, Which::Data, &old, &new)?;
+    note_owner(tp, inode, Which::Data, rmap_op::CONVERT, &converted);
     Ok(false)
 }
 
@@ -385,7 +401,8 @@ pub fn grow_fork(tp: &mut Trans, inode: &Arc<Inode>, which: Which, off: u64, len
         f.extents.range(..=off).next_back().or_else(|| f.extents.iter().next()).map(|x| x.1.start)
     };
     let near = near.unwrap_or_else(|| home(inode));
-    let (start, got) = space::alloc(tp, Want { near, min: len, max: len.min(MAX_EXTENT), align: 1, spare: 0, data: false })?;
+    let (start, got) =
+        space::alloc(tp, Want { near, min: len, max: len.min(MAX_EXTENT), align: 1, spare: 0, data: false, owner: Owner::FILE })?;
     let e = Extent { off: FileBlock(off), start, len: got, unwritten: false };
     map(tp, inode, which, e)?;
     Ok(e)

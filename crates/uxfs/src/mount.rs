@@ -73,7 +73,7 @@ const READ: u32 = incompat::FTYPE
 /// Of those, the ones that can be written.
 const WRITE: u32 = READ & !incompat::PARENT;
 /// Read-only-compatible features that can be written.
-const WRITE_RO: u32 = ro_compat::FINOBT | ro_compat::REFLINK | ro_compat::INOBTCNT;
+const WRITE_RO: u32 = ro_compat::FINOBT | ro_compat::RMAPBT | ro_compat::REFLINK | ro_compat::INOBTCNT;
 
 /// An open volume with its workers.
 pub struct Mount {

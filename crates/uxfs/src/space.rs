@@ -1,4 +1,4 @@
-//! Who owns each block: free space in two trees, the free list that feeds them, busy extents, shared blocks.
+//! Who owns each block: free space in two trees, the free list that feeds them, busy extents, shared blocks, reverse mappings.
 //!
 //! 1. bnobt and cntbt hold the same extents, and extents of bnobt never touch.
 //! 2. The free list is refilled before either tree is changed, so that splitting them cannot fail.
@@ -9,7 +9,39 @@ mod alloc;
 mod busy;
 mod freetree;
 mod refcount;
+mod rmap;
 
-pub use alloc::{Want, alloc, alloc_in_group, alloc_metadata, defer_free, free_extent};
+pub use alloc::{Want, alloc, alloc_in_group, alloc_metadata, defer_free, finish_free, free_extent, whoever_has};
 pub use busy::is_busy;
 pub use refcount::{alloc_cow_staging, defer_decrease, defer_free_cow, finish_refcount, first_shared, free_all_cow_staging};
+pub use rmap::{defer_rmap, finish_rmap, kept};
+
+use uxfs_format::Ino;
+use uxfs_format::btree::{rmap_flag, rmap_owner};
+
+/// Who gets or gives up blocks, for the rmapbt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    id: u64,
+    offset: u64,
+}
+
+impl Owner {
+    /// A file; its mapping says so in a link of its own.
+    pub const FILE: Owner = Owner { id: rmap_owner::NULL, offset: 0 };
+    /// Whoever it was: after a crash.
+    pub const UNKNOWN: Owner = Owner { id: rmap_owner::UNKNOWN, offset: 0 };
+    /// The free list and the trees that it feeds.
+    pub const AG: Owner = Owner { id: rmap_owner::AG, offset: 0 };
+    /// inobt and finobt.
+    pub const INOBT: Owner = Owner { id: rmap_owner::INOBT, offset: 0 };
+    /// Inode chunks.
+    pub const INODES: Owner = Owner { id: rmap_owner::INODES, offset: 0 };
+    /// refcountbt.
+    pub const REFCOUNT: Owner = Owner { id: rmap_owner::REFCOUNT, offset: 0 };
+
+    /// The extent tree of a file's fork.
+    pub fn bmbt(ino: Ino, attr_fork: bool) -> Owner {
+        Owner { id: ino.0, offset: rmap_flag::BMBT | if attr_fork { rmap_flag::ATTR_FORK } else { 0 } }
+    }
+}

@@ -20,8 +20,10 @@ pub(super) fn allocate(tp: &mut Trans, inode: &Arc<Inode>, blocks: u32) -> Resul
     let mut done = 0;
     while done < blocks {
         let near = map::home(inode);
-        let (start, len) =
-            space::alloc(tp, Want { near, min: 1, max: blocks - done, align: 1, spare: tp.vol.res.write_blocks, data: true })?;
+        let (start, len) = space::alloc(
+            tp,
+            Want { near, min: 1, max: blocks - done, align: 1, spare: tp.vol.res.write_blocks, data: true, owner: space::Owner::FILE },
+        )?;
         let e = Extent { off: FileBlock(u64::from(first + done)), start, len, unwritten: false };
         map::map(tp, inode, Which::Attr, e)?;
         done += len;

@@ -4,7 +4,7 @@ use super::{FileState, Files};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
-use crate::space::{self, Want};
+use crate::space::{self, Owner, Want};
 use crate::trans::Trans;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -180,7 +180,8 @@ fn near(inode: &Arc<Inode>, off: u64) -> FsBlock {
 
 /// Allocates data blocks; where only busy ones are left, makes their freeing durable and tries again.
 fn alloc_data(tp: &mut Trans, inode: &Arc<Inode>, off: u64, len: u32) -> Result<(FsBlock, u32)> {
-    let want = Want { near: near(inode, off), min: 1, max: len, align: 1, spare: inode.vol.res.write_blocks, data: true };
+    let want =
+        Want { near: near(inode, off), min: 1, max: len, align: 1, spare: inode.vol.res.write_blocks, data: true, owner: Owner::FILE };
     match space::alloc(tp, want) {
         Err(Error::NoSpace) if tp.can_cancel() && space::is_busy(&tp.vol) => {
             tp.vol.journal.force_all()?;

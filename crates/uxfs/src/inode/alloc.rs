@@ -4,7 +4,7 @@ use super::{Inode, Inodes};
 use crate::ag;
 use crate::btree::{Cursor, Tree};
 use crate::error::{Error, Result};
-use crate::space::{self, Want};
+use crate::space::{self, Owner, Want};
 use crate::trans::{Buf, Trans};
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -65,14 +65,14 @@ impl Tree for InoTree {
         u64::from(self.agno.0)
     }
     fn alloc(&mut self, tp: &mut Trans, near: u64) -> Result<u64> {
-        let b = space::alloc_metadata(tp, self.agno, AgBlock(near as u32))?;
+        let b = space::alloc_metadata(tp, self.agno, AgBlock(near as u32), Owner::INOBT)?;
         self.count(tp, 1);
         Ok(u64::from(b.0))
     }
     fn free(&mut self, tp: &mut Trans, ptr: u64) -> Result<()> {
         self.count(tp, -1);
         let at = tp.vol.geo.fsb(self.agno, AgBlock(ptr as u32));
-        space::free_extent(tp, at, 1)
+        space::free_extent(tp, at, 1, Owner::INOBT)
     }
 }
 
@@ -212,7 +212,7 @@ fn alloc_chunk(tp: &mut Trans, agno: AgNumber, agi: &Buf) -> Result<bool> {
         return Ok(false);
     }
     let blocks = g.chunk_blocks();
-    let want = |n, align| Want { near: FsBlock(0), min: n, max: n, align, spare: 0, data: false };
+    let want = |n, align| Want { near: FsBlock(0), min: n, max: n, align, spare: 0, data: false, owner: Owner::INODES };
     let near = g.agino_agbno(AgIno(ag::get_agi(agi).newino.get())).0;
     let near = if near < g.ag_length(agno) { near } else { 0 };
     let found = space::alloc_in_group(tp, agno, near, want(blocks, g.inoalignmt.max(1)), tp.highest_agf.is_none_or(|h| agno.0 >= h))?;
@@ -351,11 +351,11 @@ fn free_chunk(tp: &mut Trans, inodes: &Inodes, agno: AgNumber, agi: &Buf, rec: I
             tp.invalidate(&b);
             run = Some(run.map_or((first + c, cb), |(s, n)| (s, n + cb)));
         } else if let Some((s, n)) = run.take() {
-            space::defer_free(tp, g.fsb(agno, AgBlock(s)), n);
+            space::defer_free(tp, g.fsb(agno, AgBlock(s)), n, Owner::INODES);
         }
     }
     if let Some((s, n)) = run {
-        space::defer_free(tp, g.fsb(agno, AgBlock(s)), n);
+        space::defer_free(tp, g.fsb(agno, AgBlock(s)), n, Owner::INODES);
     }
     tp.on_durable(Box::new(move |durable| {
         if durable {

@@ -1,6 +1,6 @@
 //! What is left after replay: intents, unlinked inodes, blocks staged for copy-on-write.
 
-use super::replay::{MapIntent, Pending};
+use super::replay::Pending;
 use crate::ag;
 use crate::error::{Error, Result};
 use crate::inode::Which;
@@ -12,8 +12,8 @@ use crate::volume::Volume;
 use std::sync::Arc;
 use uxfs_format::ag::UNLINKED_BUCKETS;
 use uxfs_format::extent::Extent;
-use uxfs_format::log::item;
-use uxfs_format::{AgIno, AgNumber, FileBlock, NULL_AG};
+use uxfs_format::log::{IntentExtent, item};
+use uxfs_format::{AgIno, AgNumber, FileBlock, Ino, NULL_AG};
 
 /// Operations of mapping intents.
 const MAP: u32 = 1;
@@ -27,49 +27,54 @@ const UNWRITTEN: u32 = 1 << 30;
 /// An intent does not fit the volume.
 pub(super) fn finish_intents(names: &Names, pending: Pending) -> Result<()> {
     let vol = &names.vol;
-    let mut order: Vec<(uxfs_format::Lsn, u64, bool)> = pending.intents.iter().map(|(id, i)| (i.0, *id, false)).collect();
-    order.extend(pending.maps.iter().map(|(id, m)| (m.0, *id, true)));
+    let mut order: Vec<(uxfs_format::Lsn, u64)> = pending.intents.iter().map(|(id, i)| (i.0, *id)).collect();
     order.sort_unstable();
-    for (_, id, is_map) in order {
+    for (_, id) in order {
         let Some(it) = pending.items.lock().remove(&id) else { continue };
         let mut tp = Trans::new_must_succeed(vol, vol.res.itruncate, vol.res.write_blocks)?;
-        if is_map {
-            let m = &pending.maps[&id].1;
-            tp.log_done(&it);
-            finish_map(names, &mut tp, m)?;
-        } else {
-            let intent = &pending.intents[&id].1;
-            let finish: Finish = if intent.kind == item::EFI { |tp, e| space::free_extent(tp, e.0, e.1) } else { space::finish_refcount };
-            // The first extent's link says that the intent is done; the others get intents of their own in the same link.
-            let mut rest = intent.extents.iter().copied();
-            let Some(first) = rest.next() else { continue };
-            for e in rest {
-                tp.defer(Deferred::new(intent.kind, e, finish));
+        let intent = &pending.intents[&id].1;
+        // The first extent's link says that the intent is done; the others get intents of their own in the same link.
+        let Some((first, rest)) = intent.extents.split_first() else { continue };
+        tp.log_done(&it);
+        match finisher(intent.kind) {
+            Some(finish) => {
+                let mine = |e: &IntentExtent| if intent.kind == item::EFI { space::whoever_has(e) } else { *e };
+                rest.iter().for_each(|e| tp.defer(Deferred::new(intent.kind, mine(e), finish)));
+                finish(&mut tp, &mine(first))?;
             }
-            tp.log_done(&it);
-            finish(&mut tp, first)?;
+            None => finish_map(names, &mut tp, first)?,
         }
         tp.commit()?;
     }
     Ok(())
 }
 
-fn finish_map(names: &Names, tp: &mut Trans, m: &MapIntent) -> Result<()> {
-    let inode = names.inodes.get(m.ino)?;
+/// What finishes an intent; nothing for a mapping, which needs the inode.
+fn finisher(kind: u16) -> Option<Finish> {
+    match kind {
+        item::EFI => Some(space::finish_free),
+        item::RUI => Some(space::finish_rmap),
+        item::CUI => Some(space::finish_refcount),
+        _ => None,
+    }
+}
+
+fn finish_map(names: &Names, tp: &mut Trans, m: &IntentExtent) -> Result<()> {
+    let inode = names.inodes.get(Ino(m.owner))?;
     let _i = inode.lock();
     if !tp.vol.geo.valid_fsb(m.start, m.len) || m.flags & ATTR_FORK != 0 {
-        return Err(names.vol.corrupt(m.ino, "has an intended mapping outside the volume"));
+        return Err(names.vol.corrupt(Ino(m.owner), "has an intended mapping outside the volume"));
     }
     map::load(&inode, Which::Data)?;
-    let e = Extent { off: FileBlock(m.off), start: m.start, len: m.len, unwritten: m.flags & UNWRITTEN != 0 };
+    let e = Extent { off: FileBlock(m.offset), start: m.start, len: m.len, unwritten: m.flags & UNWRITTEN != 0 };
     match m.flags & 0xff {
         MAP => map::map(tp, &inode, Which::Data, e),
         UNMAP => {
-            let found = inode.data().data.at(m.off);
+            let found = inode.data().data.at(m.offset);
             let Some(x) = found.filter(|x| x.end() >= e.end()) else {
-                return Err(names.vol.corrupt(m.ino, "lacks a mapping that was to be removed"));
+                return Err(names.vol.corrupt(Ino(m.owner), "lacks a mapping that was to be removed"));
             };
-            map::unmap_piece(tp, &inode, Which::Data, &x, m.off, e.end()).map(|_| ())
+            map::unmap_piece(tp, &inode, Which::Data, &x, m.offset, e.end()).map(|_| ())
         }
         _ => Err(Error::Unsupported { what: "recovering an unknown mapping intent".into() }),
     }

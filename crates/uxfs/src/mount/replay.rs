@@ -13,27 +13,14 @@ use uxfs_device::{Class, DeviceRef, WriteRequest};
 use uxfs_format::bytes::{get32, get64, put32};
 use uxfs_format::inode::{self, CORE_SIZE, Core, Format, INODE_CRC, INODE_LSN, NEXT_UNLINKED, swap_for_log};
 use uxfs_format::log::{BufFormat, IcreateFormat, InodeFormat, Intent, buf_flag, ino_field, item};
-use uxfs_format::{AgIno, DiskAddr, FsBlock, Geometry, Ino, Kind, Lsn, crc};
+use uxfs_format::{AgIno, DiskAddr, Geometry, Kind, Lsn, crc};
 use uxfs_journal::{JournalError, LogGeometry, LogItem, LogState, Replay, ReplayItem, replay};
-
-/// Change of one mapping that was intended.
-#[derive(Clone, Debug)]
-pub(super) struct MapIntent {
-    pub(super) id: u64,
-    pub(super) ino: Ino,
-    pub(super) start: FsBlock,
-    pub(super) off: u64,
-    pub(super) len: u32,
-    pub(super) flags: u32,
-}
 
 /// Intents without a completion.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// Freed extents and reference counts, by id, with their log position.
+    /// By id, with their log position.
     pub(super) intents: BTreeMap<u64, (Lsn, Intent)>,
-    /// Mappings.
-    pub(super) maps: BTreeMap<u64, (Lsn, MapIntent)>,
     /// The items that hold the tail until the intents are done.
     pub(super) items: parking_lot::Mutex<HashMap<u64, Arc<IntentItem>>>,
 }
@@ -41,8 +28,7 @@ pub(super) struct Pending {
 impl Pending {
     /// Puts the intents into the AIL, so that the tail does not pass them before they are done.
     pub(super) fn hold(&self, vol: &Arc<Volume>) {
-        let maps = self.maps.values().map(|(l, m)| (*l, Intent { kind: item::BUI, id: m.id, extents: vec![(m.start, m.len, m.flags)] }));
-        for (lsn, i) in self.intents.values().cloned().chain(maps) {
+        for (lsn, i) in self.intents.values().cloned() {
             let id = i.id;
             let it = IntentItem::new(vol, i);
             let dynamic: Arc<dyn LogItem> = it.clone();
@@ -263,36 +249,19 @@ impl Player<'_> {
         Ok(())
     }
 
-    fn map_intent(&mut self, it: &ReplayItem, lsn: Lsn) -> Result<()> {
-        let b = &it.regions[0];
-        let le = |at: usize| get64(b, at).swap_bytes();
-        let le32 = |at: usize| get32(b, at).swap_bytes();
-        if b.len() < 48 || le32(4) != 1 {
-            return malformed("mapping intent");
-        }
-        let m = MapIntent { id: le(8), ino: Ino(le(16)), start: FsBlock(le(24)), off: le(32), len: le32(40), flags: le32(44) };
-        self.pending.maps.insert(m.id, (lsn, m));
-        Ok(())
-    }
-
     fn other(&mut self, it: &ReplayItem, lsn: Lsn) -> Result<()> {
-        let id = || get64(&it.regions[0], 8).swap_bytes();
         match it.kind() {
             item::INODE => self.inode(it, lsn),
-            item::EFI | item::CUI => match Intent::parse(&it.regions[0]) {
-                Some(i) => {
+            item::EFI | item::CUI | item::RUI | item::BUI => match Intent::parse(&it.regions[0]) {
+                Some(i) if i.kind != item::BUI || i.extents.len() == 1 => {
                     self.pending.intents.insert(i.id, (lsn, i));
                     Ok(())
                 }
-                None => malformed("intent"),
+                _ => malformed("intent"),
             },
-            item::EFD | item::CUD => {
-                self.pending.intents.remove(&id());
-                Ok(())
-            }
-            item::BUI => self.map_intent(it, lsn),
-            item::BUD => {
-                self.pending.maps.remove(&id());
+            item::EFD | item::CUD | item::RUD | item::BUD => {
+                let Some(done) = Intent::parse(&it.regions[0]) else { return malformed("completion") };
+                self.pending.intents.remove(&done.id);
                 Ok(())
             }
             item::QUOTAOFF => Ok(()),

@@ -1,6 +1,7 @@
 //! The superblock while the volume is open: counters in, counters out, and the bits that its use sets.
 
 use crate::error::Result;
+use crate::space;
 use crate::trans::{Buf, Trans};
 use crate::volume::Volume;
 use std::sync::Arc;
@@ -24,11 +25,12 @@ pub(super) fn load_counters(vol: &Arc<Volume>, sb: &Superblock, dirty: bool) -> 
         vol.counters.set(sb.fdblocks.get(), sb.icount.get(), sb.ifree.get(), aside, 0);
         return Ok(());
     }
-    let (mut free, mut icount, mut ifree, mut in_trees) = (0u64, 0u64, 0u64, 0u64);
+    let (mut kept, mut free, mut icount, mut ifree, mut in_trees) = (0u64, 0u64, 0u64, 0u64, 0u64);
     for agno in (0..g.agcount).map(AgNumber) {
         let bbs = g.bb_per_sector();
         let b = vol.bufs.read(&[(g.header_daddr(agno, 1), bbs)], Kind::Agf, g)?;
         if let Ok((a, _)) = Agf::read_from_prefix(&b.data()) {
+            kept += u64::from(space::kept(g, agno, a.rmap_blocks.get()));
             in_trees += u64::from(a.btreeblks.get());
             free += u64::from(a.freeblks.get()) + u64::from(a.flcount.get()) + u64::from(a.btreeblks.get());
         }
@@ -44,7 +46,7 @@ pub(super) fn load_counters(vol: &Arc<Volume>, sb: &Superblock, dirty: bool) -> 
     if !dirty {
         (free, icount, ifree) = (sb.fdblocks.get(), sb.icount.get(), sb.ifree.get());
     }
-    vol.counters.set(free, icount, ifree, aside, in_trees);
+    vol.counters.set(free, icount, ifree, aside + kept, in_trees);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! The free list: blocks kept aside for the trees of free space.
 
-use super::alloc;
+use super::{Owner, alloc, rmap};
 use crate::ag;
 use crate::error::Result;
 use crate::trans::{Buf, Trans};
@@ -15,7 +15,8 @@ const SLACK: u32 = 6;
 pub(super) fn least(tp: &Trans, agf: &Buf) -> u32 {
     let max = Levels::of(&tp.vol.geo).alloc as u32;
     let a = ag::get_agf(agf);
-    (0..2).map(|t| (a.levels[t].get() + 1).min(max) + 1).sum()
+    let rmap = if tp.vol.geo.rmapbt() { (a.levels[2].get() + 1).min(Levels::of(&tp.vol.geo).rmap as u32) } else { 0 };
+    (0..2).map(|t| (a.levels[t].get() + 1).min(max) + 1).sum::<u32>() + rmap
 }
 
 /// Makes a list whose indices do not fit the sector usable again; its blocks are lost until a repair.
@@ -51,6 +52,7 @@ pub(super) fn fix(tp: &mut Trans, agno: AgNumber, agf: &Buf) -> Result<bool> {
         }
         let Some(block) = alloc::take_for_list(tp, agno, agf)? else { return Ok(false) };
         put(tp, agno, agf, block)?;
+        rmap::change(tp, agno, agf, block, 1, Owner::AG, true)?;
     }
 }
 

@@ -1,14 +1,14 @@
 //! Allocating and freeing extents.
 
 use super::freetree::FreeTree;
-use super::{agfl, busy};
+use super::{Owner, agfl, busy, rmap};
 use crate::ag;
 use crate::btree::Cursor;
 use crate::error::{Error, Result};
 use crate::trans::{Buf, Deferred, Trans};
 use std::time::Duration;
 use uxfs_format::btree::FreeRec;
-use uxfs_format::log::item;
+use uxfs_format::log::{IntentExtent, item};
 use uxfs_format::{AgBlock, AgNumber, FsBlock};
 
 /// What is wanted.
@@ -26,6 +26,8 @@ pub struct Want {
     pub spare: u32,
     /// For something that is written without the log: busy extents will not do.
     pub data: bool,
+    /// Whose it will be.
+    pub owner: Owner,
 }
 
 /// Neighbours of the wanted place that are looked at before the choice goes by size.
@@ -76,8 +78,8 @@ pub fn alloc(tp: &mut Trans, want: Want) -> Result<(FsBlock, u32)> {
 ///
 /// # Errors
 /// `NoSpace`.
-pub fn alloc_metadata(tp: &mut Trans, agno: AgNumber, near: AgBlock) -> Result<AgBlock> {
-    let w = Want { near: FsBlock(0), min: 1, max: 1, align: 1, spare: 0, data: false };
+pub fn alloc_metadata(tp: &mut Trans, agno: AgNumber, near: AgBlock, owner: Owner) -> Result<AgBlock> {
+    let w = Want { near: FsBlock(0), min: 1, max: 1, align: 1, spare: 0, data: false, owner };
     match alloc_in_group(tp, agno, near.0, w, true)? {
         Some((b, _)) => Ok(AgBlock(b)),
         None => Err(Error::NoSpace),
@@ -94,7 +96,9 @@ pub fn alloc_in_group(tp: &mut Trans, agno: AgNumber, near: u32, want: Want, wai
     // A look before the free list is touched: a group that cannot help stays clean, so another may be tried.
     let a = ag::get_agf(&agf);
     let least = agfl::least(tp, &agf);
-    let usable = (a.freeblks.get() + a.flcount.get()).saturating_sub(least.max(a.flcount.get()));
+    // What the rmapbt may still need is not for files; other metadata, without which nothing can be freed, may have it.
+    let kept = if want.owner == Owner::FILE { rmap::kept(&tp.vol.geo, agno, a.rmap_blocks.get()) } else { 0 };
+    let usable = (a.freeblks.get() + a.flcount.get()).saturating_sub(least.max(a.flcount.get()) + kept);
     if usable < want.min + want.spare || a.longest.get() < want.min || pick(tp, agno, &agf, near, want)?.is_none() {
         tp.release_buf(&agf);
         return Ok(None);
@@ -105,6 +109,7 @@ pub fn alloc_in_group(tp: &mut Trans, agno: AgNumber, near: u32, want: Want, wai
     }
     let Some((rec, start, len)) = pick(tp, agno, &agf, near, want)? else { return Ok(None) };
     carve(tp, agno, &agf, rec, start, len)?;
+    rmap::change(tp, agno, &agf, start, len, want.owner, true)?;
     tp.use_blocks(len);
     Ok(Some((start, len)))
 }
@@ -221,13 +226,14 @@ fn carve(tp: &mut Trans, agno: AgNumber, agf: &Buf, rec: FreeRec, start: u32, le
 ///
 /// # Errors
 /// The extent is free already, or lies outside its group.
-pub fn free_now(tp: &mut Trans, agno: AgNumber, start: AgBlock, len: u32) -> Result<()> {
+pub fn free_now(tp: &mut Trans, agno: AgNumber, start: AgBlock, len: u32, owner: Owner) -> Result<()> {
     let agf = ag::agf(tp, agno)?;
     agfl::fix(tp, agno, &agf)?;
     let (start, end) = (start.0, u64::from(start.0) + u64::from(len));
     if start == 0 || len == 0 || end > u64::from(tp.vol.geo.ag_length(agno)) {
         return Err(ag::corrupt(&agf, "is to free blocks outside the group"));
     }
+    rmap::change(tp, agno, &agf, start, len, owner, false)?;
     let end = end as u32;
     let mut c = Cursor::new(tp, tree(agno, &agf, false));
     let left = c.lookup_le(&FreeRec { start, len: 0 })?;
@@ -254,34 +260,44 @@ pub fn free_now(tp: &mut Trans, agno: AgNumber, start: AgBlock, len: u32) -> Res
 ///
 /// # Errors
 /// As [`free_now`].
-pub fn free_extent(tp: &mut Trans, start: FsBlock, len: u32) -> Result<()> {
+pub fn free_extent(tp: &mut Trans, start: FsBlock, len: u32, owner: Owner) -> Result<()> {
     if !tp.vol.geo.valid_fsb(start, len) {
         let c =
             uxfs_format::Corruption { structure: "extent", place: uxfs_format::DiskAddr(0), what: "to be freed lies outside the volume" };
         return Err(Error::Corrupt(c));
     }
     let (agno, agbno) = (tp.vol.geo.fsb_agno(start), tp.vol.geo.fsb_agbno(start));
-    free_now(tp, agno, agbno, len)?;
+    free_now(tp, agno, agbno, len, owner)?;
     tp.free_blocks(len);
     Ok(())
 }
 
-fn finish_free(tp: &mut Trans, e: (FsBlock, u32, u32)) -> Result<()> {
-    free_extent(tp, e.0, e.1)
+/// An extent that a crash kept from being freed: the log does not tell whose it was.
+pub fn whoever_has(e: &IntentExtent) -> IntentExtent {
+    IntentExtent { owner: Owner::UNKNOWN.id, ..*e }
+}
+
+/// Finishes an intent to free an extent.
+///
+/// # Errors
+/// As [`free_extent`].
+pub fn finish_free(tp: &mut Trans, e: &IntentExtent) -> Result<()> {
+    free_extent(tp, e.start, e.len, Owner { id: e.owner, offset: e.offset })
 }
 
 /// Frees a block of the free list, which is counted as free already.
-fn finish_free_agfl(tp: &mut Trans, e: (FsBlock, u32, u32)) -> Result<()> {
-    let (agno, agbno) = (tp.vol.geo.fsb_agno(e.0), tp.vol.geo.fsb_agbno(e.0));
-    free_now(tp, agno, agbno, e.1)
+fn finish_free_agfl(tp: &mut Trans, e: &IntentExtent) -> Result<()> {
+    let (agno, agbno) = (tp.vol.geo.fsb_agno(e.start), tp.vol.geo.fsb_agbno(e.start));
+    free_now(tp, agno, agbno, e.len, Owner::AG)
 }
 
 /// Frees an extent in a link of its own.
-pub fn defer_free(tp: &mut Trans, start: FsBlock, len: u32) {
-    tp.defer(Deferred::new(item::EFI, (start, len, 0), finish_free));
+pub fn defer_free(tp: &mut Trans, start: FsBlock, len: u32, owner: Owner) {
+    let e = IntentExtent { owner: owner.id, offset: owner.offset, ..IntentExtent::new(start, len, 0) };
+    tp.defer(Deferred::new(item::EFI, e, finish_free));
 }
 
 pub(super) fn defer_free_agfl(tp: &mut Trans, agno: AgNumber, block: u32) {
     let at = tp.vol.geo.fsb(agno, AgBlock(block));
-    tp.defer(Deferred::new(item::EFI, (at, 1, 0), finish_free_agfl));
+    tp.defer(Deferred::new(item::EFI, IntentExtent::new(at, 1, 0), finish_free_agfl));
 }

@@ -3,7 +3,7 @@
 //! A block in no record has one owner; a record says two or more, or that its blocks are staged for copy-on-write.
 
 use super::freetree::group_daddr;
-use super::{alloc, defer_free, free_extent};
+use super::{Owner, alloc, defer_free, free_extent, rmap};
 use crate::ag;
 use crate::btree::{Cursor, Tree};
 use crate::error::Result;
@@ -11,7 +11,7 @@ use crate::trans::{Buf, Deferred, Trans};
 use std::cmp::Ordering;
 use uxfs_format::btree::{RefcountRec, TreeKind};
 use uxfs_format::bytes::{get32, put32};
-use uxfs_format::log::{item, refcount_op};
+use uxfs_format::log::{IntentExtent, item, refcount_op};
 use uxfs_format::{AgBlock, AgNumber, DiskAddr, FsBlock};
 
 const COW: u32 = 1 << 31;
@@ -72,14 +72,14 @@ impl Tree for RefcountTree {
             tp.vol.counters.take_from_reserve(1);
             tp.add_reserved(1);
         }
-        let b = alloc::alloc_metadata(tp, self.agno, AgBlock(near as u32))?;
+        let b = alloc::alloc_metadata(tp, self.agno, AgBlock(near as u32), Owner::REFCOUNT)?;
         ag::set_agf(tp, &self.agf, |a| a.refcount_blocks.set(a.refcount_blocks.get() + 1));
         Ok(u64::from(b.0))
     }
     fn free(&mut self, tp: &mut Trans, ptr: u64) -> Result<()> {
         ag::set_agf(tp, &self.agf, |a| a.refcount_blocks.set(a.refcount_blocks.get().saturating_sub(1)));
         let at = tp.vol.geo.fsb(self.agno, AgBlock(ptr as u32));
-        free_extent(tp, at, 1)
+        free_extent(tp, at, 1, Owner::REFCOUNT)
     }
 }
 
@@ -170,7 +170,7 @@ fn adjust(tp: &mut Trans, start: FsBlock, len: u32, up: bool) -> Result<()> {
                 insert_joined(&mut c, RefcountRec { cow: false, start: at_block, len: n, count: new })?;
             } else if new == 0 {
                 let at = tp.vol.geo.fsb(agno, AgBlock(at_block));
-                defer_free(tp, at, n);
+                defer_free(tp, at, n, Owner::FILE);
             }
         }
         at_block += n;
@@ -182,12 +182,12 @@ fn adjust(tp: &mut Trans, start: FsBlock, len: u32, up: bool) -> Result<()> {
 ///
 /// # Errors
 /// The tree is corrupt, or no block is to be had for it.
-pub fn finish_refcount(tp: &mut Trans, e: (FsBlock, u32, u32)) -> Result<()> {
-    match e.2 & 0xff {
-        refcount_op::INCREASE => adjust(tp, e.0, e.1, true),
-        refcount_op::DECREASE => adjust(tp, e.0, e.1, false),
-        refcount_op::ALLOC_COW => stage(tp, e.0, e.1, true),
-        refcount_op::FREE_COW => stage(tp, e.0, e.1, false),
+pub fn finish_refcount(tp: &mut Trans, e: &IntentExtent) -> Result<()> {
+    match e.flags & 0xff {
+        refcount_op::INCREASE => adjust(tp, e.start, e.len, true),
+        refcount_op::DECREASE => adjust(tp, e.start, e.len, false),
+        refcount_op::ALLOC_COW => stage(tp, e.start, e.len, true),
+        refcount_op::FREE_COW => stage(tp, e.start, e.len, false),
         _ => Ok(()),
     }
 }
@@ -196,6 +196,7 @@ pub fn finish_refcount(tp: &mut Trans, e: (FsBlock, u32, u32)) -> Result<()> {
 fn stage(tp: &mut Trans, start: FsBlock, len: u32, add: bool) -> Result<()> {
     let (agno, first) = (tp.vol.geo.fsb_agno(start), tp.vol.geo.fsb_agbno(start).0);
     let agf = ag::agf(tp, agno)?;
+    rmap::defer_staged(tp, start, len, add);
     let mut c = cursor(tp, agno, &agf);
     if add {
         return insert_joined(&mut c, RefcountRec { cow: true, start: first, len, count: 1 });
@@ -215,17 +216,17 @@ fn stage(tp: &mut Trans, start: FsBlock, len: u32, add: bool) -> Result<()> {
 
 /// Takes one owner off an extent in a link of its own.
 pub fn defer_decrease(tp: &mut Trans, start: FsBlock, len: u32) {
-    tp.defer(Deferred::new(item::CUI, (start, len, refcount_op::DECREASE), finish_refcount));
+    tp.defer(Deferred::new(item::CUI, IntentExtent::new(start, len, refcount_op::DECREASE), finish_refcount));
 }
 
 /// Enters an extent that was just allocated as staged, in a link of its own.
 pub fn alloc_cow_staging(tp: &mut Trans, start: FsBlock, len: u32) {
-    tp.defer(Deferred::new(item::CUI, (start, len, refcount_op::ALLOC_COW), finish_refcount));
+    tp.defer(Deferred::new(item::CUI, IntentExtent::new(start, len, refcount_op::ALLOC_COW), finish_refcount));
 }
 
 /// Removes a staged extent's record: it has an owner now, or is freed next.
 pub fn defer_free_cow(tp: &mut Trans, start: FsBlock, len: u32) {
-    tp.defer(Deferred::new(item::CUI, (start, len, refcount_op::FREE_COW), finish_refcount));
+    tp.defer(Deferred::new(item::CUI, IntentExtent::new(start, len, refcount_op::FREE_COW), finish_refcount));
 }
 
 /// Frees what a crash left staged in a group, one extent; returns false when none is left.
@@ -240,6 +241,6 @@ pub fn free_all_cow_staging(tp: &mut Trans, agno: AgNumber) -> Result<bool> {
     let Some(r) = cursor(tp, agno, &agf).lookup_ge(&at(0, true))? else { return Ok(false) };
     let start = tp.vol.geo.fsb(agno, AgBlock(r.start));
     defer_free_cow(tp, start, r.len);
-    defer_free(tp, start, r.len);
+    defer_free(tp, start, r.len, Owner::FILE);
     Ok(true)
 }

@@ -4,25 +4,25 @@ use super::Trans;
 use crate::error::Result;
 use crate::volume::Volume;
 use std::sync::{Arc, Weak};
-use uxfs_format::log::{Intent, item};
-use uxfs_format::{FsBlock, Lsn};
+use uxfs_format::Lsn;
+use uxfs_format::log::{Intent, IntentExtent, item};
 use uxfs_journal::{ItemState, LogItem, Push, Regions};
 
-/// How a deferred operation is finished: `(transaction, extent)`. It may defer more.
-pub type Finish = fn(&mut Trans, (FsBlock, u32, u32)) -> Result<()>;
+/// How a deferred operation is finished. It may defer more.
+pub type Finish = fn(&mut Trans, &IntentExtent) -> Result<()>;
 
 /// An operation on one extent.
 pub struct Deferred {
-    /// Type of its intent: EFI or CUI.
+    /// Type of its intent.
     kind: u16,
-    extent: (FsBlock, u32, u32),
+    extent: IntentExtent,
     finish: Finish,
     intent: Option<Arc<IntentItem>>,
 }
 
 impl Deferred {
-    /// An operation on `extent` (start, blocks, flags) whose intent is of type `kind`.
-    pub fn new(kind: u16, extent: (FsBlock, u32, u32), finish: Finish) -> Deferred {
+    /// An operation on `extent` whose intent is of type `kind`.
+    pub fn new(kind: u16, extent: IntentExtent, finish: Finish) -> Deferred {
         Deferred { kind, extent, finish, intent: None }
     }
 
@@ -40,7 +40,7 @@ impl Deferred {
         if let Some(i) = &self.intent {
             tp.log_done(i);
         }
-        (self.finish)(tp, self.extent)
+        (self.finish)(tp, &self.extent)
     }
 }
 
@@ -70,6 +70,7 @@ impl IntentItem {
         let kind = match self.intent.kind {
             item::EFI => item::EFD,
             item::BUI => item::BUD,
+            item::RUI => item::RUD,
             _ => item::CUD,
         };
         let i = Intent { kind, id: self.intent.id, extents: self.intent.extents.clone() };
