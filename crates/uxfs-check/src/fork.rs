@@ -2,6 +2,7 @@
 
 use crate::Checker;
 use crate::usage::What;
+use uxfs_format::btree::rmap_flag;
 use uxfs_format::bytes::{get16, get64};
 use uxfs_format::extent::{EXTENT_SIZE, Extent};
 use uxfs_format::inode::Format;
@@ -16,9 +17,10 @@ impl Checker<'_> {
     }
 
     /// The extents of a fork in order, and the number of blocks of its tree. What does not hold is left out.
-    pub(crate) fn extents(&mut self, ino: Ino, fork: &[u8], format: Format, count: u64, what: What) -> (Vec<Extent>, u64) {
+    pub(crate) fn extents(&mut self, ino: Ino, fork: &[u8], attr: bool, format: Format, count: u64, what: What) -> (Vec<Extent>, u64) {
         let mut list = Vec::new();
         let mut blocks = 0;
+        let flag = if attr { rmap_flag::ATTR_FORK } else { 0 };
         match format {
             Format::Local | Format::Dev => return (list, 0),
             Format::Extents => list.extend(fork.chunks_exact(EXTENT_SIZE).take(count as usize).map(Extent::decode)),
@@ -31,7 +33,7 @@ impl Checker<'_> {
                 }
                 let children: Vec<(u64, u64)> =
                     (0..n).map(|i| (get64(fork, ROOT_HEADER + 8 * i), get64(fork, ROOT_HEADER + 8 * (max + i)))).collect();
-                blocks = self.walk_fork_tree(ino.0, &children, level, &mut |b| list.push(Extent::decode(b)));
+                blocks = self.walk_fork_tree(ino.0, flag, &children, level, &mut |b| list.push(Extent::decode(b)));
             }
         }
         if list.len() as u64 != count {
@@ -49,6 +51,7 @@ impl Checker<'_> {
             }
             end = e.end();
             self.claim_fsb(e.start, e.len, what);
+            self.claim_for(ino.0, e.start, e.len, e.off.0 | flag | if e.unwritten { rmap_flag::UNWRITTEN } else { 0 });
             good.push(e);
         }
         (good, blocks)

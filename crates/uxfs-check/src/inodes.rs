@@ -85,7 +85,7 @@ impl Checker<'_> {
         let data = &b[CORE_SIZE..CORE_SIZE + dsize];
         let kind = core.kind();
         let what = if kind == mode::REG { What::Data(ino.0) } else { What::Meta(ino.0) };
-        let (extents, mut blocks) = self.extents(ino, data, core.format, core.nextents, what);
+        let (extents, mut blocks) = self.extents(ino, data, false, core.format, core.nextents, what);
         let mut held: u64 = extents.iter().map(|e| u64::from(e.len)).sum();
         match kind {
             mode::DIR => {
@@ -98,7 +98,7 @@ impl Checker<'_> {
         }
         if asize > 0 {
             let fork = &b[CORE_SIZE + dsize..CORE_SIZE + dsize + asize];
-            let (attrs, more) = self.extents(ino, fork, core.aformat, u64::from(core.anextents), What::Meta(ino.0));
+            let (attrs, more) = self.extents(ino, fork, true, core.aformat, u64::from(core.anextents), What::Meta(ino.0));
             held += attrs.iter().map(|e| u64::from(e.len)).sum::<u64>();
             blocks += more;
             self.attributes(ino, &core, fork, &attrs);

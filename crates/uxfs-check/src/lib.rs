@@ -20,6 +20,7 @@ pub use report::{Finding, Report};
 
 use std::collections::HashMap;
 use uxfs_device::Device;
+use uxfs_format::btree::RmapRec;
 use uxfs_format::log::block_cycle;
 use uxfs_format::superblock::{INCOMPAT_NAMES, Superblock, incompat, names as feature_names};
 use uxfs_format::{AgNumber, DiskAddr, Geometry, Kind, Lsn};
@@ -51,6 +52,8 @@ pub(crate) struct Checker<'a> {
     sb: Superblock,
     report: Report,
     usage: Vec<Vec<usage::Use>>,
+    /// Owners as the rmapbt of each group should have them, and as it has them.
+    owners: Vec<(Vec<RmapRec>, Vec<RmapRec>)>,
     inodes: HashMap<u64, names::Info>,
     /// Free blocks, inodes and free inodes as the groups count them.
     counted: (u64, u64, u64),
@@ -85,7 +88,8 @@ pub fn check(dev: &dyn Device) -> Result<Report, CheckError> {
         return Ok(report);
     }
     let usage = (0..g.agcount).map(|_| Vec::new()).collect();
-    let mut c = Checker { dev, g, sb, report, usage, inodes: HashMap::new(), counted: (0, 0, 0), latest: Lsn(0) };
+    let owners = (0..g.agcount).map(|_| Default::default()).collect();
+    let mut c = Checker { dev, g, sb, report, usage, owners, inodes: HashMap::new(), counted: (0, 0, 0), latest: Lsn(0) };
     c.superblocks();
     for agno in 0..c.g.agcount {
         c.group(AgNumber(agno));
@@ -93,6 +97,7 @@ pub fn check(dev: &dyn Device) -> Result<Report, CheckError> {
     c.log_area();
     c.names();
     c.sweep();
+    c.owners();
     c.counters();
     c.log_head();
     Ok(c.report)

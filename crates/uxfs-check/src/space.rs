@@ -3,7 +3,7 @@
 use crate::Checker;
 use crate::usage::What;
 use uxfs_format::ag::{Agf, Agi, UNLINKED_BUCKETS, agfl_get, agfl_slots};
-use uxfs_format::btree::{FreeRec, InoRec, RefcountRec, TreeKind};
+use uxfs_format::btree::{FreeRec, InoRec, RefcountRec, RmapRec, TreeKind};
 use uxfs_format::bytes::{get16, get32, get64};
 use uxfs_format::superblock::{incompat, ro_compat, version};
 use uxfs_format::{AgBlock, AgIno, AgNumber, DiskAddr, Kind, NULL_AG};
@@ -116,7 +116,10 @@ impl Checker<'_> {
         let cnt = self.walk_group_tree(TreeKind::Cnt, agno, agf.roots[1].get(), agf.levels[1].get(), &mut |b| by_size.push(rec(b)));
         let mut rmap = 0;
         if self.g.rmapbt() {
-            rmap = self.walk_group_tree(TreeKind::Rmap, agno, agf.roots[2].get(), agf.levels[2].get(), &mut |_| {});
+            let mut records = Vec::new();
+            rmap = self
+                .walk_group_tree(TreeKind::Rmap, agno, agf.roots[2].get(), agf.levels[2].get(), &mut |b| records.push(RmapRec::decode(b)));
+            self.owners[agno.0 as usize].1 = records;
             if rmap != agf.rmap_blocks.get() {
                 self.add("agf-rmapblocks", "AGF", Some(at), &format!("counts {} blocks of the rmapbt, there are {rmap}", agf.rmap_blocks));
             }

@@ -1,7 +1,8 @@
 //! Who owns each block: everything that was met, laid side by side.
 
 use crate::Checker;
-use uxfs_format::btree::{RefcountRec, TreeKind};
+use std::collections::HashSet;
+use uxfs_format::btree::{RefcountRec, RmapRec, TreeKind, rmap_flag, rmap_owner};
 use uxfs_format::{AgBlock, AgNumber, FsBlock};
 
 /// What a run of blocks is for.
@@ -28,6 +29,20 @@ pub enum What {
 }
 
 impl What {
+    /// The owner in the rmapbt, unless it is an inode or nobody.
+    fn owner(self) -> Option<u64> {
+        match self {
+            What::Header => Some(rmap_owner::FS),
+            What::Log => Some(rmap_owner::LOG),
+            What::FreeList | What::Tree(TreeKind::Bno | TreeKind::Cnt | TreeKind::Rmap) => Some(rmap_owner::AG),
+            What::Tree(TreeKind::Ino | TreeKind::Fino) => Some(rmap_owner::INOBT),
+            What::Tree(TreeKind::Refcount) => Some(rmap_owner::REFCOUNT),
+            What::Inodes => Some(rmap_owner::INODES),
+            What::Cow => Some(rmap_owner::COW),
+            What::Tree(TreeKind::Bmap) | What::Data(_) | What::Meta(_) | What::Free => None,
+        }
+    }
+
     fn text(self) -> String {
         match self {
             What::Header => "the group's headers".into(),
@@ -56,6 +71,40 @@ impl Checker<'_> {
     pub(crate) fn claim(&mut self, agno: AgNumber, start: u32, len: u32, what: What) {
         if len > 0 {
             self.usage[agno.0 as usize].push(Use { start, len, what });
+            if let Some(owner) = what.owner() {
+                self.owners[agno.0 as usize].0.push(RmapRec { start, len, owner, offset: 0 });
+            }
+        }
+    }
+
+    /// Notes that an inode owns a run of blocks of the volume: `offset` is its place in the file, with flags.
+    pub(crate) fn claim_for(&mut self, ino: u64, at: FsBlock, len: u32, offset: u64) {
+        let (agno, start) = (self.g.fsb_agno(at), self.g.fsb_agbno(at).0);
+        self.owners[agno.0 as usize].0.push(RmapRec { start, len, owner: ino, offset });
+    }
+
+    /// Compares the reverse mappings of all groups with what was met.
+    pub(crate) fn owners(&mut self) {
+        if !self.g.rmapbt() {
+            return;
+        }
+        for agno in 0..self.g.agcount {
+            let (met, recorded) = std::mem::take(&mut self.owners[agno as usize]);
+            let (met, recorded) = (joined(met), joined(recorded));
+            if met == recorded {
+                continue;
+            }
+            let extra = |a: &[RmapRec], b: &[RmapRec]| {
+                let b: HashSet<&RmapRec> = b.iter().collect();
+                a.iter().find(|r| !b.contains(r)).copied()
+            };
+            for (r, what) in [(extra(&met, &recorded), "lacks"), (extra(&recorded, &met), "has")] {
+                let Some(r) = r else { continue };
+                let at = self.g.ag_daddr(AgNumber(agno), AgBlock(r.start));
+                let text =
+                    format!("{what} {} blocks of owner {} at {:#x} of it, where they are otherwise", r.len, r.owner as i64, r.offset);
+                self.add("rmap", "rmapbt", Some(at), &text);
+            }
         }
     }
 
@@ -140,6 +189,21 @@ impl Checker<'_> {
         let text = format!("reference counts and owners disagree over {} blocks ({} owners)", x.1, x.2);
         self.add("refcount", "refcountbt", Some(at), &text);
     }
+}
+
+/// Reverse mappings in order, neighbours joined.
+fn joined(mut all: Vec<RmapRec>) -> Vec<RmapRec> {
+    all.sort_unstable_by_key(|r| (r.owner, r.offset & !rmap_flag::UNWRITTEN, r.start));
+    let mut out: Vec<RmapRec> = Vec::with_capacity(all.len());
+    for r in all {
+        let step = |l: &RmapRec| if l.counts_offsets() { l.offset + u64::from(l.len) } else { l.offset };
+        match out.last_mut() {
+            Some(l) if l.owner == r.owner && l.start + l.len == r.start && step(l) == r.offset => l.len += r.len,
+            _ => out.push(r),
+        }
+    }
+    out.sort_unstable_by_key(RmapRec::order);
+    out
 }
 
 /// Appends a run, joined to the last if it goes on with the same count.

@@ -232,7 +232,7 @@ pub struct RefcountRec {
 }
 
 /// An owner of blocks: record of the rmapbt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RmapRec {
     /// First block.
     pub start: u32,
