@@ -1,7 +1,8 @@
 //! Attributes in short form, leaves and remote values (format facts, section 9).
 
 use crate::bytes::*;
-use crate::da;
+use crate::hash::name_hash;
+use crate::{Ino, da};
 
 /// Bits of an entry's flags.
 pub mod flag {
@@ -108,6 +109,27 @@ pub fn local_size(name: usize, value: usize) -> usize {
 pub fn remote_size(name: usize) -> usize {
     (11 + name).next_multiple_of(4)
 }
+/// Bytes of a parent pointer's value: the directory's inode number and generation.
+pub const PARENT_VALUE: usize = 12;
+
+/// The value of a parent pointer.
+pub fn parent_value(dir: Ino, generation: u32) -> [u8; PARENT_VALUE] {
+    let mut v = [0; PARENT_VALUE];
+    put64(&mut v, 0, dir.0);
+    put32(&mut v, 8, generation);
+    v
+}
+
+/// Hash of an entry: of its name, and for a parent pointer of the directory, too.
+pub fn entry_hash(flags: u8, name: &[u8], value: &[u8]) -> u32 {
+    let h = name_hash(name).0;
+    if flags & flag::PARENT == 0 {
+        return h;
+    }
+    let dir = get64(value, 0);
+    h ^ (dir >> 32) as u32 ^ dir as u32
+}
+
 /// True if a value of that size is kept in a leaf of `blocksize` bytes.
 pub fn is_local(name: usize, value: usize, blocksize: usize) -> bool {
     local_size(name, value) <= blocksize / 4 * 3

@@ -3,6 +3,7 @@
 
 use crate::Geometry;
 use crate::btree::TreeKind;
+use crate::da::MAX_DEPTH;
 use crate::log;
 
 /// Bytes of `n` buffers of `size` bytes in the log.
@@ -146,6 +147,7 @@ struct Parts {
     chunk: u64,
     reflink: bool,
     finobt: bool,
+    parents: bool,
 }
 
 impl Parts {
@@ -173,6 +175,7 @@ impl Parts {
             chunk: u64::from(g.chunk_blocks()),
             reflink: g.reflink(),
             finobt: g.finobt(),
+            parents: g.has(crate::superblock::incompat::PARENT),
         }
     }
     fn ino(&self, n: u64) -> u64 {
@@ -224,6 +227,16 @@ impl Parts {
     fn attrsetm(&self) -> u64 {
         self.dq + self.ino(1) + self.s(1) + self.b(5)
     }
+    /// Entering or taking out parent pointers beside a name: in the same link as we do, or in links of their own as the
+    /// kernel does, which counts three links more for that.
+    fn parent(&self, names: u64, ours: bool) -> (u64, u32) {
+        match (self.parents, ours) {
+            (false, _) => (0, 0),
+            (true, true) => (names * (self.ino(1) + self.s(2) + self.b(2 * MAX_DEPTH as u64 + self.l.attr + self.af(1))), 0),
+            // The intents with the longest names, as xfs_db prints them.
+            (true, false) => (if names == 1 { 308 } else { 1192 }, 3),
+        }
+    }
     fn attrset_block(&self) -> u64 {
         self.s(1) + self.b(self.l.attr)
     }
@@ -232,7 +245,13 @@ impl Parts {
 impl Reservations {
     /// The reservations of a volume.
     pub fn of(g: &Geometry) -> Reservations {
+        Self::with_parents(g, true)
+    }
+
+    fn with_parents(g: &Geometry, ours: bool) -> Reservations {
         let p = Parts::of(g, false);
+        let (one, three) = (p.parent(1, ours), p.parent(3, ours));
+        let name = |unit, count| Reservation { unit: unit + one.0, count: count + one.1 };
         let adj = if g.rmapbt() || g.reflink() { 1 } else { 0 } + u32::from(g.reflink()) + u32::from(g.rmapbt());
         let r = |unit, count| Reservation { unit, count };
         let dir = p.b(p.dir);
@@ -241,12 +260,12 @@ impl Reservations {
         Reservations {
             write: r(p.write(false), 2 + adj),
             itruncate: r(p.itruncate(false), 2 + adj),
-            rename: r(p.dq + (p.ino(5) + p.b(2 * p.dir)).max(p.s(7) + p.b(p.af(3))), 2),
-            link: r(p.dq + p.unlink_remove() + (p.ino(2) + dir).max(p.s(3) + p.b(p.af(1))), 2),
-            remove: r(p.dq + p.unlink_add() + (p.ino(2) + dir).max(p.s(4) + p.b(p.af(2))), 2),
-            create: r(p.create(), 2),
-            mkdir: r(p.create(), 3),
-            symlink: r(p.create() + bufs(1, 1024), 3),
+            rename: r(p.dq + three.0 + (p.ino(5) + p.b(2 * p.dir)).max(p.s(7) + p.b(p.af(3))), 2 + three.1),
+            link: name(p.dq + p.unlink_remove() + (p.ino(2) + dir).max(p.s(3) + p.b(p.af(1))), 2),
+            remove: name(p.dq + p.unlink_add() + (p.ino(2) + dir).max(p.s(4) + p.b(p.af(2))), 2),
+            create: name(p.create(), 2),
+            mkdir: name(p.create(), 3),
+            symlink: name(p.create() + bufs(1, 1024), 3),
             ifree: r(p.dq + p.ino(1) + p.s(3) + p.unlink_remove() + p.b(p.af(1)) + bufs(p.chunk, 0) + p.inobtres() + p.finobtres(), 2),
             ichange: r(p.dq + p.ino(1) + p.s(1), 1),
             attrset: r(p.attrsetm() + p.attrset_block() * (5 + remote.min(5)), 3),
@@ -281,18 +300,24 @@ pub fn with_headers(unit: u64, iclog: u64, roundoff: u64) -> u64 {
 
 /// Blocks of the smallest log that the kernel accepts for this volume.
 pub fn min_log_blocks(g: &Geometry) -> u32 {
-    let p = Parts::of(g, true);
-    let r = Reservations::of(g);
-    let n = if g.reflink() { 8 } else { 2 };
+    // Volumes with parent pointers no longer make room for the larger reservations of old kernels.
+    let legacy = !g.has(crate::superblock::incompat::PARENT);
+    let p = Parts::of(g, legacy);
+    let r = Reservations::with_parents(g, false);
+    let n = match (legacy, g.reflink()) {
+        (false, _) => r.write.count,
+        (true, true) => 8,
+        (true, false) => 2,
+    };
     let mut best = (0u64, 0u32);
     let mut consider = |unit: u64, count: u32| {
         if unit * u64::from(count) > best.0 * u64::from(best.1) {
             best = (unit, count);
         }
     };
-    consider(p.write(true), n);
-    consider(p.itruncate(true), n);
-    consider(p.write(true) + bufs(1, p.bs - 1), n);
+    consider(p.write(legacy), n);
+    consider(p.itruncate(legacy), n);
+    consider(p.write(legacy) + bufs(1, p.bs - 1), n);
     for x in [r.rename, r.link, r.remove, r.create, r.mkdir, r.symlink, r.ifree, r.addafork, r.attrrm] {
         consider(x.unit, x.count);
     }
@@ -328,6 +353,7 @@ pub fn min_log_blocks(g: &Geometry) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::superblock::incompat::{EXCHRANGE, NREXT64, PARENT};
     use crate::superblock::ro_compat::*;
     use crate::{FsBlock, Ino};
 
@@ -371,6 +397,25 @@ mod tests {
         assert_eq!((r.rename.unit, r.link.unit, r.remove.unit), (308_696, 187_760, 171_376));
         assert_eq!((r.create.unit, r.symlink.unit, r.ifree.unit), (192_880, 194_032, 130_808));
         assert_eq!((r.ichange.unit, r.sb.unit), (2168, 640));
+    }
+
+    /// As mkfs.xfs 7.2 makes them: all that it turns on, and the same without parent pointers.
+    fn newest(parents: bool) -> Geometry {
+        let mut g = volume(65536, FINOBT | RMAPBT | REFLINK | INOBTCNT);
+        g.incompat |= NREXT64 | EXCHRANGE | if parents { PARENT } else { 0 };
+        g
+    }
+
+    #[test]
+    fn parent_pointers_are_reserved_for() {
+        let (with, without) = (Reservations::with_parents(&newest(true), false), Reservations::of(&newest(false)));
+        assert_eq!((without.rename.unit, without.link.unit, without.create.unit), (426_968, 246_896, 281_584));
+        assert_eq!((with.rename.unit, with.rename.count), (428_160, 5));
+        assert_eq!((with.link.unit, with.remove.unit, with.create.unit, with.mkdir.count), (247_204, 230_820, 281_892, 6));
+        assert_eq!((min_log_blocks(&newest(true)), min_log_blocks(&newest(false))), (2001, 3273));
+        // What we reserve fits the smallest log of the kernel's making.
+        let ours = Reservations::of(&newest(true)).rename;
+        assert!(ours.unit * u64::from(ours.count) < with.rename.unit * u64::from(with.rename.count));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! transaction clears the mark and takes the old value's entry out; so a crash shows the old value or the new one.
 
 mod leaf;
+pub mod parent;
 mod remote;
 mod shortform;
 
@@ -13,8 +14,7 @@ use crate::inode::{Fork, Inode, Which};
 use crate::map;
 use crate::trans::Trans;
 use std::sync::Arc;
-use uxfs_format::attr::{MAX_NAME, MAX_VALUE, flag, is_local, remote_blocks};
-use uxfs_format::hash::name_hash;
+use uxfs_format::attr::{MAX_NAME, MAX_VALUE, entry_hash, flag, is_local, remote_blocks};
 use uxfs_format::inode::Format;
 use uxfs_format::log::ino_field;
 
@@ -64,8 +64,24 @@ fn tree(inode: &Arc<Inode>) -> DaFork {
     DaFork { inode: inode.clone(), which: Which::Attr, base: 0, step: 1 }
 }
 
-fn hash(name: &[u8]) -> u32 {
-    name_hash(name).0
+/// What an entry is found by.
+#[derive(Clone, Copy)]
+struct Key<'a> {
+    name: AttrName<'a>,
+    /// Of a parent pointer: its value, since directories may share a name.
+    parent: Option<&'a [u8]>,
+}
+
+impl<'a> From<AttrName<'a>> for Key<'a> {
+    fn from(name: AttrName<'a>) -> Self {
+        Key { name, parent: None }
+    }
+}
+
+impl Key<'_> {
+    fn hash(&self) -> u32 {
+        entry_hash(self.name.namespace, self.name.name, self.parent.unwrap_or(&[]))
+    }
 }
 
 fn has_entries(inode: &Inode) -> bool {
@@ -86,11 +102,11 @@ pub fn get(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<Vec<u8>> {
     }
     map::load(inode, Which::Attr)?;
     if inode.data().core.aformat == Format::Local {
-        return shortform::get(inode, name)?.ok_or(Error::NoAttribute);
+        return shortform::get(inode, name.into())?.ok_or(Error::NoAttribute);
     }
     let vol = inode.vol.clone();
     let mut src = Reader(&vol);
-    match leaf::find(&tree(inode), &mut src, name, false)? {
+    match leaf::find(&tree(inode), &mut src, name.into(), false)? {
         Some((_, e)) => e.read(inode),
         None => Err(Error::NoAttribute),
     }
@@ -146,10 +162,10 @@ fn get_entry_only(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<()> {
     }
     map::load(inode, Which::Attr)?;
     if inode.data().core.aformat == Format::Local {
-        return shortform::get(inode, name)?.map(|_| ()).ok_or(Error::NoAttribute);
+        return shortform::get(inode, name.into())?.map(|_| ()).ok_or(Error::NoAttribute);
     }
     let vol = inode.vol.clone();
-    leaf::find(&tree(inode), &mut Reader(&vol), name, false)?.map(|_| ()).ok_or(Error::NoAttribute)
+    leaf::find(&tree(inode), &mut Reader(&vol), name.into(), false)?.map(|_| ()).ok_or(Error::NoAttribute)
 }
 
 /// Sets an attribute.
@@ -187,17 +203,17 @@ pub fn set(inode: &Arc<Inode>, name: AttrName<'_>, value: &[u8], mode: SetMode) 
     let now = vol.now();
     inode.data().core.ctime = now;
     inode.log(&mut tp, 0)?;
-    if local && shortform::set(&mut tp, inode, name, value)? {
+    if local && shortform::set(&mut tp, inode, name.into(), value)? {
         return tp.commit().map(|_| ());
     }
     to_leaf(&mut tp, inode)?;
     let t = tree(inode);
     if local {
-        leaf::set_local(&t, &mut tp, name, value)?;
+        leaf::set_local(&t, &mut tp, name.into(), value)?;
         return tp.commit().map(|_| ());
     }
     // What a crash left unfinished under this name goes first.
-    while let Some((p, e)) = leaf::find(&t, &mut tp, name, true)? {
+    while let Some((p, e)) = leaf::find(&t, &mut tp, name.into(), true)? {
         leaf::take_out(&t, &mut tp, p, &e)?;
         remote::free(&mut tp, inode, &e)?;
         tp.finish_deferred()?;
@@ -208,11 +224,11 @@ pub fn set(inode: &Arc<Inode>, name: AttrName<'_>, value: &[u8], mode: SetMode) 
     tp.finish_deferred()?;
     tp.roll()?;
     remote::write(inode, at, value)?;
-    let old = leaf::find(&t, &mut tp, name, false)?;
+    let old = leaf::find(&t, &mut tp, name.into(), false)?;
     if let Some((p, e)) = &old {
         leaf::take_out_entry(&t, &mut tp, p, e);
     }
-    leaf::complete(&t, &mut tp, name)?;
+    leaf::complete(&t, &mut tp, name.into())?;
     if let Some((p, e)) = old {
         leaf::tidy(&t, &mut tp, p)?;
         tp.finish_deferred()?;
@@ -240,11 +256,11 @@ pub fn remove(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<()> {
     inode.data().core.ctime = now;
     inode.log(&mut tp, 0)?;
     if inode.data().core.aformat == Format::Local {
-        shortform::remove(&mut tp, inode, name)?;
+        shortform::remove(&mut tp, inode, name.into())?;
         return tp.commit().map(|_| ());
     }
     let t = tree(inode);
-    let (p, e) = leaf::find(&t, &mut tp, name, false)?.ok_or(Error::NoAttribute)?;
+    let (p, e) = leaf::find(&t, &mut tp, name.into(), false)?.ok_or(Error::NoAttribute)?;
     leaf::take_out(&t, &mut tp, p, &e)?;
     tp.finish_deferred()?;
     tp.roll()?;

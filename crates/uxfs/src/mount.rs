@@ -71,7 +71,7 @@ const READ: u32 = incompat::FTYPE
     | incompat::EXCHRANGE
     | incompat::PARENT;
 /// Of those, the ones that can be written.
-const WRITE: u32 = READ & !incompat::PARENT;
+const WRITE: u32 = READ;
 /// Read-only-compatible features that can be written.
 const WRITE_RO: u32 = ro_compat::FINOBT | ro_compat::RMAPBT | ro_compat::REFLINK | ro_compat::INOBTCNT;
 

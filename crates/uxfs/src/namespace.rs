@@ -4,7 +4,7 @@
 //! locked before AGFs, so a rename over a file takes that file's AGI before it touches a directory.
 
 use crate::ag;
-use crate::attr;
+use crate::attr::{self, parent};
 use crate::da::{Reader, Source};
 use crate::dir;
 use crate::error::{Error, Result};
@@ -162,7 +162,7 @@ impl Names {
         let is_dir = new.mode & mode::FMT == mode::DIR;
         let r = &self.vol.res;
         let res = if is_dir { r.mkdir } else { r.create };
-        let mut tp = Trans::new(&self.vol, res, r.ialloc_blocks + r.dir_enter_blocks)?;
+        let mut tp = Trans::new(&self.vol, res, r.ialloc_blocks + r.dir_enter_blocks + parent::blocks(&self.vol))?;
         let _d = dir.lock();
         self.check_new(dir, &mut tp, name)?;
         let core = dir.core();
@@ -179,6 +179,7 @@ impl Names {
             dir.data().core.nlink += 1;
         }
         dir::add(&mut tp, dir, name, inode.ino, of_mode(new.mode))?;
+        parent::add(&mut tp, &inode, dir, name)?;
         self.touch_dir(&mut tp, dir)?;
         tp.commit()?;
         Ok(inode)
@@ -200,7 +201,7 @@ impl Names {
         let payload = g.blocksize as usize - REMOTE_HEADER;
         let blocks = target.len().div_ceil(payload) as u32;
         let r = &self.vol.res;
-        let mut tp = Trans::new(&self.vol, r.symlink, r.ialloc_blocks + r.dir_enter_blocks + blocks)?;
+        let mut tp = Trans::new(&self.vol, r.symlink, r.ialloc_blocks + r.dir_enter_blocks + blocks + parent::blocks(&self.vol))?;
         let _d = dir.lock();
         self.check_new(dir, &mut tp, name)?;
         let inode = inode::dialloc(&mut tp, &self.inodes, dir.ino, false)?;
@@ -227,6 +228,7 @@ impl Names {
             }
         }
         dir::add(&mut tp, dir, name, inode.ino, of_mode(mode::LNK))?;
+        parent::add(&mut tp, &inode, dir, name)?;
         self.touch_dir(&mut tp, dir)?;
         tp.commit()?;
         Ok(inode)
@@ -281,7 +283,7 @@ impl Names {
             return Err(Error::NotPermitted);
         }
         let r = &self.vol.res;
-        let mut tp = Trans::new(&self.vol, r.link, r.dir_enter_blocks)?;
+        let mut tp = Trans::new(&self.vol, r.link, r.dir_enter_blocks + parent::blocks(&self.vol))?;
         let _l = self.lock(vec![inode, dir]);
         self.check_new(dir, &mut tp, name)?;
         let core = inode.core();
@@ -299,6 +301,7 @@ impl Names {
             d.core.ctime = now;
         }
         inode.log(&mut tp, 0)?;
+        parent::add(&mut tp, inode, dir, name)?;
         self.touch_dir(&mut tp, dir)?;
         tp.commit().map(|_| ())
     }
@@ -347,6 +350,7 @@ impl Names {
             }
             dir::remove(&mut tp, dir, name)?;
             self.touch_dir(&mut tp, dir)?;
+            parent::remove(&mut tp, &inode, dir, name)?;
             self.drop_link(&mut tp, &inode, if rmdir { 2 } else { 1 })?;
             tp.commit()?;
             drop(held);
@@ -404,8 +408,10 @@ impl Names {
                 return Err(Error::Invalid { what: "a directory cannot be moved into itself" });
             }
             let r = &self.vol.res;
-            let mut tp = match Trans::new(&self.vol, r.rename, r.dir_enter_blocks + r.dir_remove_blocks) {
-                Err(Error::NoSpace) if target.is_some() => Trans::new_must_succeed(&self.vol, r.rename, r.dir_enter_blocks)?,
+            let mut tp = match Trans::new(&self.vol, r.rename, r.dir_enter_blocks + r.dir_remove_blocks + parent::blocks(&self.vol)) {
+                Err(Error::NoSpace) if target.is_some() => {
+                    Trans::new_must_succeed(&self.vol, r.rename, r.dir_enter_blocks + parent::blocks(&self.vol))?
+                }
                 t => t?,
             };
             let mut all = vec![odir, ndir, &src];
@@ -445,6 +451,7 @@ impl Names {
                 let agno = self.vol.geo.ino_agno(t.ino);
                 ag::agi(tp, agno)?;
                 dir::replace(tp, ndir, nname, src.ino, ftype)?;
+                parent::remove(tp, t, ndir, nname)?;
                 self.drop_link(tp, t, if is_dir { 2 } else { 1 })?;
                 if is_dir {
                     let mut d = ndir.data();
@@ -468,6 +475,8 @@ impl Names {
         let now = self.vol.now();
         src.data().core.ctime = now;
         src.log(tp, 0)?;
+        parent::remove(tp, src, odir, oname)?;
+        parent::add(tp, src, ndir, nname)?;
         trans.commit().map(|_| ())
     }
 

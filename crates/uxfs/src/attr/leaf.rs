@@ -1,13 +1,13 @@
 //! Attribute leaves: taken apart, changed and put together again as a whole.
 
-use super::{AttrName, hash, remote};
+use super::{AttrName, Key, remote};
 use crate::ag::write_logged;
 use crate::da::{DaFork, Path, Source};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::trans::{Buf, Trans};
 use std::sync::Arc;
-use uxfs_format::attr::{LEAF_HEADER, Value, entry_at, flag, leaf_entry, local_size, remote_size};
+use uxfs_format::attr::{LEAF_HEADER, Value, entry_at, entry_hash, flag, leaf_entry, local_size, remote_size};
 use uxfs_format::bytes::{put16, put32};
 use uxfs_format::{Kind, da};
 
@@ -31,8 +31,23 @@ impl Owned {
     pub(super) fn remote(name: AttrName<'_>, block: u32, len: u32) -> Owned {
         Owned { flags: name.namespace | flag::INCOMPLETE, name: name.name.to_vec(), value: OwnedValue::Remote { block, len } }
     }
-    pub(super) fn is(&self, name: AttrName<'_>) -> bool {
-        self.name == name.name && self.flags & flag::NAMESPACE == name.namespace
+    /// An entry with its value.
+    pub(super) fn local(key: Key<'_>, value: &[u8]) -> Owned {
+        Owned { flags: key.name.namespace | flag::LOCAL, name: key.name.name.to_vec(), value: OwnedValue::Local(value.to_vec()) }
+    }
+    pub(super) fn is(&self, key: Key<'_>) -> bool {
+        self.name == key.name.name
+            && self.flags & flag::NAMESPACE == key.name.namespace
+            && key.parent.is_none_or(|v| self.local_value() == v)
+    }
+    fn local_value(&self) -> &[u8] {
+        match &self.value {
+            OwnedValue::Local(v) => v,
+            OwnedValue::Remote { .. } => &[],
+        }
+    }
+    fn hash(&self) -> u32 {
+        entry_hash(self.flags, &self.name, self.local_value())
     }
     pub(super) fn value_len(&self) -> usize {
         match &self.value {
@@ -82,7 +97,7 @@ fn put(b: &mut [u8], all: &[Owned]) {
     for (i, e) in all.iter().enumerate() {
         top -= e.size();
         let at = entry_at(i);
-        put32(b, at, hash(&e.name));
+        put32(b, at, e.hash());
         put16(b, at + 4, top as u16);
         let n = e.name.len();
         match &e.value {
@@ -115,7 +130,7 @@ fn put(b: &mut [u8], all: &[Owned]) {
 pub(super) fn create(t: &DaFork, tp: &mut Trans, mut all: Vec<Owned>) -> Result<()> {
     let b = t.add(tp, 0, Kind::AttrLeaf)?;
     let vol = tp.vol.clone();
-    all.sort_by_key(|e| hash(&e.name));
+    all.sort_by_key(Owned::hash);
     {
         let mut d = b.data_mut();
         da::init(&mut d, da::ATTR_LEAF_MAGIC, b.daddr(), t.inode.ino, &vol.geo);
@@ -126,13 +141,13 @@ pub(super) fn create(t: &DaFork, tp: &mut Trans, mut all: Vec<Owned>) -> Result<
 }
 
 /// Finds an attribute, complete or (`incomplete`) not: the path to its leaf, and the entry.
-pub(super) fn find(t: &DaFork, src: &mut impl Source, name: AttrName<'_>, incomplete: bool) -> Result<Option<(Path, Owned)>> {
-    let want = hash(name.name);
+pub(super) fn find(t: &DaFork, src: &mut impl Source, key: Key<'_>, incomplete: bool) -> Result<Option<(Path, Owned)>> {
+    let want = key.hash();
     let mut p = t.descend(src, want)?;
     loop {
         let all = entries(t, &p.leaf.1)?;
-        let past = all.last().is_some_and(|e| hash(&e.name) > want);
-        let is = |e: &Owned| e.is(name) && (e.flags & flag::INCOMPLETE != 0) == incomplete;
+        let past = all.last().is_some_and(|e| e.hash() > want);
+        let is = |e: &Owned| e.is(key) && (e.flags & flag::INCOMPLETE != 0) == incomplete;
         if let Some(e) = all.into_iter().find(is) {
             return Ok(Some((p, e)));
         }
@@ -144,16 +159,16 @@ pub(super) fn find(t: &DaFork, src: &mut impl Source, name: AttrName<'_>, incomp
 
 /// Inserts an entry, splitting leaves as long as it does not fit.
 pub(super) fn insert(t: &DaFork, tp: &mut Trans, new: Owned) -> Result<()> {
-    let h = hash(&new.name);
+    let h = new.hash();
     for _ in 0..4 {
         let p = t.descend(tp, h)?;
         let b = p.leaf.1.clone();
         let mut all = entries(t, &b)?;
-        let i = all.partition_point(|e| hash(&e.name) < h);
+        let i = all.partition_point(|e| e.hash() < h);
         all.insert(i, new.clone());
         if total(&all) <= b.data().len() {
             write_logged(tp, &b, |d| put(d, &all));
-            let last = all.last().map_or(0, |e| hash(&e.name));
+            let last = all.last().map_or(0, Owned::hash);
             t.fix_hash(tp, &p, last);
             return Ok(());
         }
@@ -169,7 +184,7 @@ pub(super) fn insert(t: &DaFork, tp: &mut Trans, new: Owned) -> Result<()> {
             let cut = cut.unwrap_or(0).clamp(1, all.len() - 1);
             put(&mut right.data_mut(), &all[cut..]);
             write_logged(tp, left, |d| put(d, &all[..cut]));
-            (hash(&all[cut - 1].name), all.last().map_or(0, |e| hash(&e.name)))
+            (all[cut - 1].hash(), all.last().map_or(0, Owned::hash))
         })?;
     }
     Err(Error::NoSpace)
@@ -181,7 +196,7 @@ pub(super) fn take_out_entry(t: &DaFork, tp: &mut Trans, p: &Path, gone: &Owned)
     all.retain(|e| e != gone);
     write_logged(tp, &p.leaf.1, |d| put(d, &all));
     if let Some(e) = all.last() {
-        t.fix_hash(tp, p, hash(&e.name));
+        t.fix_hash(tp, p, e.hash());
     }
 }
 
@@ -199,9 +214,9 @@ pub(super) fn take_out(t: &DaFork, tp: &mut Trans, p: Path, gone: &Owned) -> Res
 }
 
 /// Sets an attribute whose value lies in the leaf.
-pub(super) fn set_local(t: &DaFork, tp: &mut Trans, name: AttrName<'_>, value: &[u8]) -> Result<()> {
-    let new = Owned { flags: name.namespace | flag::LOCAL, name: name.name.to_vec(), value: OwnedValue::Local(value.to_vec()) };
-    let Some((p, old)) = find(t, tp, name, false)? else { return insert(t, tp, new) };
+pub(super) fn set_local(t: &DaFork, tp: &mut Trans, key: Key<'_>, value: &[u8]) -> Result<()> {
+    let new = Owned::local(key, value);
+    let Some((p, old)) = find(t, tp, key, false)? else { return insert(t, tp, new) };
     // In its own leaf the new value takes the old one's place, if it fits.
     let mut all = entries(t, &p.leaf.1)?;
     if let Some(e) = all.iter_mut().find(|e| **e == old) {
@@ -217,8 +232,8 @@ pub(super) fn set_local(t: &DaFork, tp: &mut Trans, name: AttrName<'_>, value: &
 }
 
 /// Clears the mark of an attribute whose value is written now.
-pub(super) fn complete(t: &DaFork, tp: &mut Trans, name: AttrName<'_>) -> Result<()> {
-    let Some((p, e)) = find(t, tp, name, true)? else { return Err(t.corrupt("lost an attribute that was being set")) };
+pub(super) fn complete(t: &DaFork, tp: &mut Trans, key: Key<'_>) -> Result<()> {
+    let Some((p, e)) = find(t, tp, key, true)? else { return Err(t.corrupt("lost an attribute that was being set")) };
     let mut all = entries(t, &p.leaf.1)?;
     all.iter_mut().filter(|x| **x == e).for_each(|x| x.flags &= !flag::INCOMPLETE);
     write_logged(tp, &p.leaf.1, |d| put(d, &all));

@@ -1,7 +1,7 @@
 //! Attributes in the inode.
 
 use super::leaf::{Owned, OwnedValue};
-use super::{AttrName, ino_field};
+use super::{Key, ino_field};
 use crate::error::Result;
 use crate::inode::{Fork, Inode};
 use crate::trans::Trans;
@@ -40,8 +40,8 @@ pub(super) fn build(entries: &[Owned]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-pub(super) fn get(inode: &Inode, name: AttrName<'_>) -> Result<Option<Vec<u8>>> {
-    Ok(read(inode)?.into_iter().find(|e| e.is(name)).and_then(|e| match e.value {
+pub(super) fn get(inode: &Inode, key: Key<'_>) -> Result<Option<Vec<u8>>> {
+    Ok(read(inode)?.into_iter().find(|e| e.is(key)).and_then(|e| match e.value {
         OwnedValue::Local(v) => Some(v),
         OwnedValue::Remote { .. } => None,
     }))
@@ -78,7 +78,7 @@ fn store(tp: &mut Trans, inode: &Arc<Inode>, entries: &[Owned]) -> Result<bool> 
 }
 
 /// Sets an attribute; false if it does not fit, or the fork is not in this form.
-pub(super) fn set(tp: &mut Trans, inode: &Arc<Inode>, name: AttrName<'_>, value: &[u8]) -> Result<bool> {
+pub(super) fn set(tp: &mut Trans, inode: &Arc<Inode>, key: Key<'_>, value: &[u8]) -> Result<bool> {
     let mut entries = match inode.data().core.clone() {
         c if c.aformat == Format::Extents && c.anextents == 0 => Vec::new(),
         c if c.aformat == Format::Local => Vec::new(),
@@ -87,13 +87,13 @@ pub(super) fn set(tp: &mut Trans, inode: &Arc<Inode>, name: AttrName<'_>, value:
     if inode.data().core.aformat == Format::Local {
         entries = read(inode)?;
     }
-    entries.retain(|e| !e.is(name));
-    entries.push(Owned { flags: name.namespace | flag::LOCAL, name: name.name.to_vec(), value: OwnedValue::Local(value.to_vec()) });
+    entries.retain(|e| !e.is(key));
+    entries.push(Owned::local(key, value));
     store(tp, inode, &entries)
 }
 
-pub(super) fn remove(tp: &mut Trans, inode: &Arc<Inode>, name: AttrName<'_>) -> Result<()> {
+pub(super) fn remove(tp: &mut Trans, inode: &Arc<Inode>, key: Key<'_>) -> Result<()> {
     let mut entries = read(inode)?;
-    entries.retain(|e| !e.is(name));
+    entries.retain(|e| !e.is(key));
     store(tp, inode, &entries).map(|_| ())
 }
