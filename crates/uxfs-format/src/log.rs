@@ -588,7 +588,7 @@ impl Intent {
             return None;
         }
         let (n, id) = (le32(b, 4) as usize, le64(b, 8));
-        if matches!(kind, item::CUD | item::RUD | item::BUD) {
+        if matches!(kind, item::CUD | item::RUD | item::BUD | item::ATTRD) {
             return Some(Intent { kind, id, extents: Vec::new() });
         }
         let each = (b.len() - 16).checked_div(n).unwrap_or(16);
@@ -623,7 +623,7 @@ impl Intent {
         let mut b = Vec::with_capacity(16 + 32 * self.extents.len());
         b.extend(self.kind.to_le_bytes());
         b.extend(1u16.to_le_bytes());
-        let n = if matches!(self.kind, item::CUD | item::RUD | item::BUD) { 0 } else { self.extents.len() as u32 };
+        let n = if matches!(self.kind, item::CUD | item::RUD | item::BUD | item::ATTRD) { 0 } else { self.extents.len() as u32 };
         b.extend(n.to_le_bytes());
         b.extend(self.id.to_le_bytes());
         let wide = matches!(self.kind, item::RUI | item::BUI);
@@ -639,6 +639,70 @@ impl Intent {
             b.extend(if matches!(self.kind, item::EFI | item::EFD) { 0 } else { e.flags }.to_le_bytes());
         }
         b
+    }
+}
+
+/// Operations of attribute intents.
+pub mod attr_op {
+    /// Set an attribute.
+    pub const SET: u32 = 1;
+    /// Remove one.
+    pub const REMOVE: u32 = 2;
+    /// Replace its value.
+    pub const REPLACE: u32 = 3;
+    /// Enter a parent pointer.
+    pub const PARENT_SET: u32 = 4;
+    /// Take one out.
+    pub const PARENT_REMOVE: u32 = 5;
+    /// Put one in the place of another.
+    pub const PARENT_REPLACE: u32 = 6;
+}
+
+/// An attribute that is to be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttrIntent {
+    /// Ties the completion to it.
+    pub id: u64,
+    /// Whose.
+    pub ino: Ino,
+    /// Of a parent pointer: the inode's generation.
+    pub generation: u32,
+    /// One of [`attr_op`].
+    pub op: u32,
+    /// Bits of the namespace.
+    pub namespace: u8,
+    /// The name.
+    pub name: Vec<u8>,
+    /// The name that takes its place.
+    pub new_name: Vec<u8>,
+    /// The value.
+    pub value: Vec<u8>,
+    /// The value that takes its place.
+    pub new_value: Vec<u8>,
+}
+
+impl AttrIntent {
+    /// Reads an ATTRI from its regions.
+    pub fn parse(regions: &[Vec<u8>]) -> Option<AttrIntent> {
+        let b = regions.first().filter(|b| b.len() >= 40)?;
+        let op = le32(b, 24) & 0xff;
+        let replace = op == attr_op::PARENT_REPLACE;
+        let (name, new_name) = if replace { (le32(b, 28) & 0xffff, le32(b, 28) >> 16) } else { (le32(b, 28), 0) };
+        let value = le32(b, 32);
+        // Regions are padded to four bytes; one is there for each length that is not zero.
+        let mut rest = regions[1..].iter();
+        let mut take = |n: u32| if n == 0 { Some(Vec::new()) } else { rest.next()?.get(..n as usize).map(<[u8]>::to_vec) };
+        Some(AttrIntent {
+            id: le64(b, 8),
+            ino: Ino(le64(b, 16)),
+            generation: le32(b, 4),
+            op,
+            namespace: (le32(b, 36) & 0xff) as u8,
+            name: take(name)?,
+            new_name: take(new_name)?,
+            value: take(value)?,
+            new_value: take(if replace { value } else { 0 })?,
+        })
     }
 }
 

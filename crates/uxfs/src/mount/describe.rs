@@ -4,7 +4,7 @@ use super::read_superblock;
 use crate::error::{Error, Result};
 use uxfs_device::DeviceRef;
 use uxfs_format::Lsn;
-use uxfs_format::log::{BufFormat, IcreateFormat, InodeFormat, Intent, item};
+use uxfs_format::log::{AttrIntent, BufFormat, IcreateFormat, InodeFormat, Intent, item};
 use uxfs_journal::{LogGeometry, Replay, ReplayItem, find_log_state};
 
 /// Where the journal begins and ends.
@@ -45,6 +45,14 @@ fn line(i: &ReplayItem) -> String {
         }
         item::ICREATE => IcreateFormat::parse(first)
             .map_or_else(|| name.into(), |f| format!("{name} ag {} agbno {} count {}", f.agno.0, f.agbno.0, f.count)),
+        item::ATTRI => AttrIntent::parse(&i.regions).map_or_else(
+            || name.into(),
+            |a| {
+                let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+                let to = if a.new_name.is_empty() { String::new() } else { format!(" to {}", text(&a.new_name)) };
+                format!("{name} id {:#x}, op {} on {}, name {}{to}, {} bytes", a.id, a.op, a.ino.0, text(&a.name), a.value.len())
+            },
+        ),
         _ => match Intent::parse(first) {
             Some(f) => format!("{name} id {:#x}, {} extents", f.id, f.extents.len()),
             None => format!("{name}, {} regions", i.regions.len()),

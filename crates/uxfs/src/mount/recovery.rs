@@ -2,17 +2,18 @@
 
 use super::replay::Pending;
 use crate::ag;
+use crate::attr::{self, AttrName, SetMode, parent};
 use crate::error::{Error, Result};
 use crate::inode::Which;
 use crate::map;
 use crate::namespace::Names;
 use crate::space;
-use crate::trans::{Deferred, Finish, Trans};
+use crate::trans::{Deferred, Finish, IntentItem, Trans};
 use crate::volume::Volume;
 use std::sync::Arc;
 use uxfs_format::ag::UNLINKED_BUCKETS;
 use uxfs_format::extent::Extent;
-use uxfs_format::log::{IntentExtent, item};
+use uxfs_format::log::{AttrIntent, IntentExtent, attr_op, item};
 use uxfs_format::{AgIno, AgNumber, FileBlock, Ino, NULL_AG};
 
 /// Operations of mapping intents.
@@ -28,9 +29,14 @@ const UNWRITTEN: u32 = 1 << 30;
 pub(super) fn finish_intents(names: &Names, pending: Pending) -> Result<()> {
     let vol = &names.vol;
     let mut order: Vec<(uxfs_format::Lsn, u64)> = pending.intents.iter().map(|(id, i)| (i.0, *id)).collect();
+    order.extend(pending.attrs.iter().map(|(id, i)| (i.0, *id)));
     order.sort_unstable();
     for (_, id) in order {
         let Some(it) = pending.items.lock().remove(&id) else { continue };
+        if let Some((_, i)) = pending.attrs.get(&id) {
+            finish_attr(names, &it, i)?;
+            continue;
+        }
         let mut tp = Trans::new_must_succeed(vol, vol.res.itruncate, vol.res.write_blocks)?;
         let intent = &pending.intents[&id].1;
         // The first extent's link says that the intent is done; the others get intents of their own in the same link.
@@ -57,6 +63,41 @@ fn finisher(kind: u16) -> Option<Finish> {
         item::CUI => Some(space::finish_refcount),
         _ => None,
     }
+}
+
+/// Finishes a change of an attribute; parts of it may have been done before the crash.
+fn finish_attr(names: &Names, it: &Arc<IntentItem>, i: &AttrIntent) -> Result<()> {
+    let vol = &names.vol;
+    let inode = names.inodes.get(i.ino)?;
+    let user = AttrName { namespace: i.namespace, name: &i.name };
+    match i.op {
+        attr_op::SET | attr_op::REPLACE => attr::set(&inode, user, &i.value, SetMode::Any)?,
+        attr_op::REMOVE => match attr::remove(&inode, user) {
+            Err(Error::NoAttribute) => {}
+            r => r?,
+        },
+        attr_op::PARENT_SET | attr_op::PARENT_REMOVE | attr_op::PARENT_REPLACE => {
+            let mut tp = Trans::new_must_succeed(vol, vol.res.rename, parent::blocks(vol))?;
+            let _i = inode.lock();
+            if i.generation != inode.core().generation {
+                return Err(vol.corrupt(i.ino, "is another than the intended parent pointer belongs to"));
+            }
+            inode.log(&mut tp, 0)?;
+            tp.log_done(it);
+            if i.op != attr_op::PARENT_SET {
+                parent::take_out(&mut tp, &inode, &i.name, &i.value)?;
+            }
+            let (name, value) = if i.op == attr_op::PARENT_REPLACE { (&i.new_name, &i.new_value) } else { (&i.name, &i.value) };
+            if i.op != attr_op::PARENT_REMOVE && !parent::is_there(&inode, name, value)? {
+                parent::enter(&mut tp, &inode, name, value)?;
+            }
+            return tp.commit().map(|_| ());
+        }
+        _ => return Err(Error::Unsupported { what: format!("recovering attribute intents of operation {}", i.op) }),
+    }
+    let mut tp = Trans::new_must_succeed(vol, vol.res.ichange, 0)?;
+    tp.log_done(it);
+    tp.commit().map(|_| ())
 }
 
 fn finish_map(names: &Names, tp: &mut Trans, m: &IntentExtent) -> Result<()> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use uxfs_device::{Class, DeviceRef, WriteRequest};
 use uxfs_format::bytes::{get32, get64, put32};
 use uxfs_format::inode::{self, CORE_SIZE, Core, Format, INODE_CRC, INODE_LSN, NEXT_UNLINKED, swap_for_log};
-use uxfs_format::log::{BufFormat, IcreateFormat, InodeFormat, Intent, buf_flag, ino_field, item};
+use uxfs_format::log::{AttrIntent, BufFormat, IcreateFormat, InodeFormat, Intent, buf_flag, ino_field, item};
 use uxfs_format::{AgIno, DiskAddr, Geometry, Kind, Lsn, crc};
 use uxfs_journal::{JournalError, LogGeometry, LogItem, LogState, Replay, ReplayItem, replay};
 
@@ -21,6 +21,8 @@ use uxfs_journal::{JournalError, LogGeometry, LogItem, LogState, Replay, ReplayI
 pub(super) struct Pending {
     /// By id, with their log position.
     pub(super) intents: BTreeMap<u64, (Lsn, Intent)>,
+    /// Attributes that are to be changed.
+    pub(super) attrs: BTreeMap<u64, (Lsn, AttrIntent)>,
     /// The items that hold the tail until the intents are done.
     pub(super) items: parking_lot::Mutex<HashMap<u64, Arc<IntentItem>>>,
 }
@@ -28,7 +30,10 @@ pub(super) struct Pending {
 impl Pending {
     /// Puts the intents into the AIL, so that the tail does not pass them before they are done.
     pub(super) fn hold(&self, vol: &Arc<Volume>) {
-        for (lsn, i) in self.intents.values().cloned() {
+        // Of an attribute's intent only the identity counts here.
+        let bare = |i: &AttrIntent| Intent { kind: item::ATTRI, id: i.id, extents: Vec::new() };
+        let attrs = self.attrs.values().map(|(l, i)| (*l, bare(i)));
+        for (lsn, i) in self.intents.values().cloned().chain(attrs) {
             let id = i.id;
             let it = IntentItem::new(vol, i);
             let dynamic: Arc<dyn LogItem> = it.clone();
@@ -262,6 +267,18 @@ impl Player<'_> {
             item::EFD | item::CUD | item::RUD | item::BUD => {
                 let Some(done) = Intent::parse(&it.regions[0]) else { return malformed("completion") };
                 self.pending.intents.remove(&done.id);
+                Ok(())
+            }
+            item::ATTRI => match AttrIntent::parse(&it.regions) {
+                Some(i) => {
+                    self.pending.attrs.insert(i.id, (lsn, i));
+                    Ok(())
+                }
+                None => malformed("attribute intent"),
+            },
+            item::ATTRD => {
+                let Some(done) = Intent::parse(&it.regions[0]) else { return malformed("completion") };
+                self.pending.attrs.remove(&done.id);
                 Ok(())
             }
             item::QUOTAOFF => Ok(()),

@@ -71,6 +71,7 @@ impl IntentItem {
             item::EFI => item::EFD,
             item::BUI => item::BUD,
             item::RUI => item::RUD,
+            item::ATTRI => item::ATTRD,
             _ => item::CUD,
         };
         let i = Intent { kind, id: self.intent.id, extents: self.intent.extents.clone() };
