@@ -6,7 +6,6 @@ use uxfs_format::attr::{self, Value, flag, leaf_entry, remote_blocks, sf_entries
 use uxfs_format::bytes::{get16, get32, get64};
 use uxfs_format::da;
 use uxfs_format::extent::Extent;
-use uxfs_format::hash::name_hash;
 use uxfs_format::inode::{Core, Format};
 use uxfs_format::symlink::REMOTE_HEADER;
 use uxfs_format::{Ino, Kind};
@@ -21,15 +20,19 @@ impl Checker<'_> {
             let total = usize::from(get16(fork, 0));
             let mut end = attr::SF_HEADER;
             let mut seen = HashSet::new();
-            let entries: Vec<_> = sf_entries(fork).map(|e| e.map(|e| (e.size(), e.flags, e.name.to_vec()))).collect();
+            let entries: Vec<_> = sf_entries(fork).map(|e| e.map(|e| (e.size(), e.flags, e.name.to_vec(), e.value.to_vec()))).collect();
             for e in entries {
                 match e {
-                    Ok((size, flags, name)) => {
+                    Ok((size, flags, name, value)) => {
                         end += size;
                         if flags & !flag::NAMESPACE != 0 {
                             self.bad_attr(ino, "has an attribute with unknown flags");
                         }
-                        if !seen.insert((flags, name)) {
+                        let parent = flags & flag::PARENT != 0;
+                        if parent {
+                            self.note_parent(ino, &name, &value);
+                        }
+                        if !seen.insert((flags, name, parent.then_some(value))) {
                             self.bad_attr(ino, "has an attribute twice");
                         }
                     }
@@ -110,8 +113,15 @@ impl Checker<'_> {
                 self.bad_attr(ino, "has attributes out of order");
             }
             *last = e.hash;
-            if e.flags & flag::PARENT == 0 && name_hash(e.name).0 != e.hash {
+            let value = match e.value {
+                Value::Local(v) => v,
+                Value::Remote { .. } => &[],
+            };
+            if attr::entry_hash(e.flags, e.name, value) != e.hash {
                 self.bad_attr(ino, "has an attribute with a wrong hash");
+            }
+            if e.flags & flag::PARENT != 0 {
+                self.note_parent(ino, e.name, value);
             }
             if e.flags & flag::INCOMPLETE != 0 {
                 self.bad_attr(ino, "has an attribute that is not finished");

@@ -40,6 +40,7 @@ impl Checker<'_> {
         if !self.g.valid_ino(child) {
             return self.bad_dir(ino, &format!("has an entry that leads to inode {child}, which cannot be"));
         }
+        self.note_name(ino, name, child);
         info.entries.push((child.0, ftype));
     }
 

@@ -55,6 +55,8 @@ pub(crate) struct Checker<'a> {
     /// Owners as the rmapbt of each group should have them, and as it has them.
     owners: Vec<(Vec<RmapRec>, Vec<RmapRec>)>,
     inodes: HashMap<u64, names::Info>,
+    /// Names as directories have them, and as parent pointers do.
+    parents: (Vec<names::Parent>, Vec<names::Parent>),
     /// Free blocks, inodes and free inodes as the groups count them.
     counted: (u64, u64, u64),
     /// The latest log position that any block bears.
@@ -89,7 +91,18 @@ pub fn check(dev: &dyn Device) -> Result<Report, CheckError> {
     }
     let usage = (0..g.agcount).map(|_| Vec::new()).collect();
     let owners = (0..g.agcount).map(|_| Default::default()).collect();
-    let mut c = Checker { dev, g, sb, report, usage, owners, inodes: HashMap::new(), counted: (0, 0, 0), latest: Lsn(0) };
+    let mut c = Checker {
+        dev,
+        g,
+        sb,
+        report,
+        usage,
+        owners,
+        inodes: HashMap::new(),
+        parents: Default::default(),
+        counted: (0, 0, 0),
+        latest: Lsn(0),
+    };
     c.superblocks();
     for agno in 0..c.g.agcount {
         c.group(AgNumber(agno));

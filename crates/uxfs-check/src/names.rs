@@ -2,15 +2,39 @@
 
 use crate::Checker;
 use std::collections::HashSet;
-use uxfs_format::AgNumber;
+use std::hash::Hasher;
+use uxfs_format::attr::PARENT_VALUE;
+use uxfs_format::bytes::{get32, get64};
 use uxfs_format::dir::ftype;
 use uxfs_format::inode::{Core, flag2, mode};
+use uxfs_format::superblock::incompat;
+use uxfs_format::{AgNumber, Ino};
+
+/// That a directory has an inode under a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Parent {
+    child: u64,
+    dir: u64,
+    /// Of the name.
+    digest: u64,
+    /// Of the directory; a name knows none.
+    generation: Option<u32>,
+}
+
+impl Parent {
+    fn new(child: Ino, dir: u64, name: &[u8], generation: Option<u32>) -> Parent {
+        let mut h = std::hash::DefaultHasher::new();
+        h.write(name);
+        Parent { child: child.0, dir, digest: h.finish(), generation }
+    }
+}
 
 /// What is kept of an inode.
 #[derive(Clone, Debug)]
 pub struct Info {
     pub mode: u16,
     pub nlink: u32,
+    pub generation: u32,
     pub metadata: bool,
     /// Where `..` leads.
     pub parent: Option<u64>,
@@ -29,6 +53,7 @@ impl Info {
         Info {
             mode: c.mode,
             nlink: c.nlink,
+            generation: c.generation,
             metadata: c.flags2 & flag2::METADATA != 0,
             parent: None,
             entries: Vec::new(),
@@ -67,6 +92,48 @@ impl Checker<'_> {
         }
         self.reachable(root, &dirs);
         self.link_counts(root);
+        self.parent_pointers();
+    }
+
+    /// Notes a name, for the parent pointer that belongs to it.
+    pub(crate) fn note_name(&mut self, dir: Ino, name: &[u8], child: Ino) {
+        if self.g.has(incompat::PARENT) {
+            self.parents.0.push(Parent::new(child, dir.0, name, None));
+        }
+    }
+
+    /// Notes a parent pointer.
+    pub(crate) fn note_parent(&mut self, ino: Ino, name: &[u8], value: &[u8]) {
+        if value.len() != PARENT_VALUE {
+            return self.add("parent-value", "attributes", None, &format!("inode {ino} has a parent pointer of {} bytes", value.len()));
+        }
+        self.parents.1.push(Parent::new(ino, get64(value, 0), name, Some(get32(value, 8))));
+    }
+
+    /// Compares parent pointers with names.
+    fn parent_pointers(&mut self) {
+        let (mut names, mut pointers) = std::mem::take(&mut self.parents);
+        for p in &mut pointers {
+            if self.inodes.get(&p.dir).map(|d| d.generation) != p.generation {
+                self.bad_name("parent-generation", &format!("inode {} has a parent pointer to an earlier directory {}", p.child, p.dir));
+            }
+            p.generation = None;
+        }
+        names.sort_unstable();
+        pointers.sort_unstable();
+        if names == pointers {
+            return;
+        }
+        let (has, had) = (pointers.iter().collect::<HashSet<_>>(), names.iter().collect::<HashSet<_>>());
+        for n in names.iter().filter(|n| !has.contains(n)) {
+            self.bad_name("parent-missing", &format!("inode {} has no parent pointer for a name in directory {}", n.child, n.dir));
+        }
+        for p in pointers.iter().filter(|p| !had.contains(p)) {
+            self.bad_name(
+                "parent-extra",
+                &format!("inode {} has a parent pointer for a name that directory {} does not have", p.child, p.dir),
+            );
+        }
     }
 
     fn follow(&mut self, dir: u64, child: u64, kind: u8) {

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tree::{Host, Tree};
 use uxfs::{AttrName, SetAttr, SetMode};
+use uxfs_mkfs::Features;
 use volume::{DIR, FMT, Volume};
 
 /// Works on XFS volumes without the kernel: image files, partitions of disk images, block devices.
@@ -36,7 +37,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Cmd {
-    /// Make a volume with the default features of mkfs.xfs
+    /// Make a volume with the default features of the newest mkfs.xfs
     Mkfs(Mkfs),
     /// Mount a volume on a directory, as an ordinary user
     Mount {
@@ -233,9 +234,18 @@ struct Mkfs {
     /// Log section: size=SIZE
     #[arg(short, value_name = "KEY=VALUE")]
     log: Vec<String>,
-    /// Metadata: uuid=UUID
+    /// Metadata: uuid=UUID; finobt=, rmapbt=, reflink=, inobtcount=, bigtime= 0 or 1
     #[arg(short, value_name = "KEY=VALUE")]
     meta: Vec<String>,
+    /// Inodes: sparse=, nrext64=, exchange= 0 or 1
+    #[arg(short, value_name = "KEY=VALUE")]
+    inode: Vec<String>,
+    /// Naming: parent=0 or 1
+    #[arg(short, value_name = "KEY=VALUE")]
+    naming: Vec<String>,
+    /// Features for the kernel of a long-term release: options=lts_6.1 (4.19, 5.4, 5.10, 5.15, 6.6, 6.12, 6.18)
+    #[arg(short, value_name = "KEY=VALUE")]
+    config: Vec<String>,
     /// Sector size: size=512 or size=4096
     #[arg(short, value_name = "KEY=VALUE")]
     sector: Vec<String>,
@@ -394,24 +404,47 @@ fn keys(option: char, words: &[String], allowed: &[&str]) -> Result<Vec<(String,
         .flat_map(|w| w.split(','))
         .map(|w| match w.split_once('=') {
             Some((k, v)) if allowed.contains(&k) => Ok((k.to_string(), v.to_string())),
-            _ => bail!("-{option} {w} is not supported; {} is", allowed.iter().map(|a| format!("{a}=")).collect::<Vec<_>>().join(", ")),
+            _ => bail!(
+                "-{option} {w} is not supported; there {} {}",
+                if allowed.len() == 1 { "is" } else { "are" },
+                allowed.iter().map(|a| format!("{a}=")).collect::<Vec<_>>().join(", ")
+            ),
         })
         .collect()
 }
 
+fn feature_keys(section: char) -> Vec<&'static str> {
+    Features::keys(section).collect()
+}
+
 fn mkfs(m: &Mkfs, out: &mut impl Write) -> Result<()> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let mut o = uxfs_mkfs::Options {
-        size: 0,
-        sector: 512,
-        agcount: None,
-        log_size: None,
         label: m.label.clone().unwrap_or_default().into_bytes(),
-        uuid: uxfs_mkfs::UuidGenerator::random()?,
-        time: std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map(|d| (d.as_secs() as i64, d.subsec_nanos()))
-            .unwrap_or_default(),
+        time: (now.as_secs() as i64, now.subsec_nanos()),
+        features: Features::NEWEST,
+        ..uxfs_mkfs::Options::new(0, uxfs_mkfs::UuidGenerator::random()?)
     };
+    for c in &m.config {
+        let name = c.strip_prefix("options=").with_context(|| format!("-c {c} is not supported; options= is"))?;
+        o.features = Features::profile(name)?;
+    }
+    let mut metadata = feature_keys('m');
+    metadata.push("uuid");
+    for (section, words, allowed) in [('m', &m.meta, metadata), ('i', &m.inode, feature_keys('i')), ('n', &m.naming, feature_keys('n'))] {
+        for (k, v) in keys(section, words, &allowed)? {
+            if k == "uuid" {
+                o.uuid = uxfs_mkfs::parse_uuid(&v).with_context(|| format!("{v:?} is no UUID"))?;
+                continue;
+            }
+            let on = match v.as_str() {
+                "0" => false,
+                "1" => true,
+                _ => bail!("-{section} {k}={v}: 0 and 1 are possible"),
+            };
+            o.features.set(section, &k, on);
+        }
+    }
     let mut size = None;
     for (k, v) in keys('d', &m.data, &["size", "agcount"])? {
         match k.as_str() {
@@ -421,9 +454,6 @@ fn mkfs(m: &Mkfs, out: &mut impl Write) -> Result<()> {
     }
     for (_, v) in keys('l', &m.log, &["size"])? {
         o.log_size = Some(place::size(&v)?);
-    }
-    for (_, v) in keys('m', &m.meta, &["uuid"])? {
-        o.uuid = uxfs_mkfs::parse_uuid(&v).with_context(|| format!("{v:?} is no UUID"))?;
     }
     for (_, v) in keys('s', &m.sector, &["size"])? {
         o.sector = place::size(&v)? as u32;

@@ -186,7 +186,7 @@ fn a_write_to_shared_blocks_copies_them() {
 #[test]
 fn files_behave_on_a_mount() {
     let p = Place::new("behave");
-    p.uxfs(&["mkfs", "-q", "-d", "size=400m", "v.img"]);
+    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=400m", "v.img"]);
     let s = p.serve("v.img", "");
     let open = |name: &str| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(s.at.join(name)).unwrap();
     // An unlinked open file goes on.
@@ -235,7 +235,7 @@ fn files_behave_on_a_mount() {
 #[test]
 fn a_mounted_image_is_refused_to_others_and_a_signal_unmounts_it() {
     let p = Place::new("signal");
-    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "v.img"]);
+    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=300m", "v.img"]);
     let mut s = p.serve("v.img", "commit=1");
     fs::write(s.at.join("f"), "data").unwrap();
     let other = p.dir.join("other");
@@ -266,7 +266,7 @@ fn a_mounted_image_is_refused_to_others_and_a_signal_unmounts_it() {
 #[test]
 fn a_signal_closes_a_busy_mount_cleanly() {
     let p = Place::new("busy");
-    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "v.img"]);
+    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=300m", "v.img"]);
     let mut s = p.serve("v.img", "commit=1");
     let at = s.at.clone();
     let mut held = File::create(at.join("held")).unwrap();
@@ -311,7 +311,7 @@ impl Drop for OpenToAll {
 fn an_ordinary_user_mounts_an_image_of_his_own() {
     let _open = OpenToAll::new();
     let p = Place::new("user");
-    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "v.img"]);
+    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=300m", "v.img"]);
     p.uxfs(&["chmod", "777", "v.img:/"]);
     let at = p.dir.join("mine");
     fs::create_dir(&at).unwrap();

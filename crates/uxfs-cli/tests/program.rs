@@ -11,7 +11,7 @@ use std::process::Stdio;
 #[test]
 fn commands_change_a_volume_as_they_say() {
     let p = Place::new("commands");
-    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "-L", "test", "v.img"]);
+    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.1", "-d", "size=300m", "-L", "test", "v.img"]);
     std::fs::write(p.dir.join("hello"), "hello\n").unwrap();
     p.uxfs(&["mkdir", "-p", "v.img:/a/b/c", "v.img:/etc"]);
     p.uxfs(&["cp", "hello", "v.img:/a/b"]);
@@ -102,7 +102,7 @@ fn archives_go_in_and_out_with_everything() {
     must("chown", &["12:34", src.join("deep/file").to_str().unwrap()]);
     for compress in ["--gzip", "--zstd", "--no-auto-compress"] {
         let name = format!("v{compress}.img");
-        p.uxfs(&["mkfs", "-q", "-d", "size=300m", &name]);
+        p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.1", "-d", "size=300m", &name]);
         let archive = run("tar", &["--format=pax", compress, "-C", src.to_str().unwrap(), "-c", "."]);
         assert!(archive.status.success(), "{}; install with: apt-get install tar gzip zstd", text(&archive));
         let mut c = uxfs().args(["tar", "-x", &format!("{name}:/")]).current_dir(&p.dir).stdin(Stdio::piped()).spawn().unwrap();
@@ -128,7 +128,7 @@ fn archives_go_in_and_out_with_everything() {
 #[test]
 fn a_volume_in_a_partition_is_reached_by_number_and_by_byte() {
     let p = Place::new("partition");
-    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "v.img"]);
+    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.1", "-d", "size=300m", "v.img"]);
     p.uxfs(&["mkdir", "v.img:/inside"]);
     // An MBR with one partition from the first MiB.
     let mut disk = vec![0; 1 << 20];
@@ -149,7 +149,7 @@ fn a_volume_in_a_partition_is_reached_by_number_and_by_byte() {
 #[test]
 fn check_tells_sound_damaged_and_dirty_apart() {
     let p = Place::new("check");
-    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "v.img"]);
+    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.1", "-d", "size=300m", "v.img"]);
     assert!(p.uxfs(&["check", "v.img"]).contains("sound"));
     // A dirty log, by the kernel.
     let k = p.kernel("v.img", "loop");

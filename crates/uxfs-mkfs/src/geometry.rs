@@ -1,5 +1,6 @@
 //! From options to a superblock (format facts, section 12).
 
+use crate::features::Features;
 use uxfs_format::reservation::min_log_blocks;
 use uxfs_format::superblock::{SB_MAGIC, Superblock, incompat, ro_compat, version};
 use uxfs_format::{FsBlock, Geometry, Ino};
@@ -22,6 +23,8 @@ pub struct Options {
     pub uuid: [u8; 16],
     /// Seconds and nanoseconds for the first inodes.
     pub time: (i64, u32),
+    /// What it is made with.
+    pub features: Features,
 }
 
 /// Why a volume cannot be made.
@@ -75,17 +78,50 @@ fn group_size(o: &Options, dblocks: &mut u64) -> Result<(u32, u32), MkfsError> {
     Ok((agsize as u32, agcount as u32))
 }
 
-/// Blocks at the front of a group: headers, and one root block a tree.
-pub(crate) fn prealloc(sector: u32) -> u32 {
-    (4 * sector).div_ceil(BLOCK as u32) + 5
+/// Where the first blocks of a group lie: headers, one root block a tree, the free list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Front {
+    pub(crate) bno: u32,
+    pub(crate) ino: u32,
+    pub(crate) fino: Option<u32>,
+    pub(crate) rmap: Option<u32>,
+    pub(crate) refcount: Option<u32>,
+    /// First block behind them; the log, or the free list.
+    pub(crate) end: u32,
+    /// Blocks that mkfs puts on the free list.
+    pub(crate) list: u32,
+}
+
+impl Front {
+    pub(crate) fn of(sector: u32, f: &Features) -> Front {
+        let bno = (4 * sector).div_ceil(BLOCK as u32);
+        let mut end = bno + 3;
+        let mut tree = |on: bool| {
+            end += u32::from(on);
+            on.then_some(end - 1)
+        };
+        let (fino, rmap) = (tree(f.ro(ro_compat::FINOBT)), tree(f.ro(ro_compat::RMAPBT)));
+        let refcount = tree(f.ro(ro_compat::REFLINK));
+        Front { bno, ino: bno + 2, fino, rmap, refcount, end, list: 4 + 2 * u32::from(rmap.is_some()) }
+    }
 }
 
 impl Options {
+    /// A volume of `size` bytes that is otherwise as mkfs.xfs 6.1 makes it, from the first second of 1970.
+    pub fn new(size: u64, uuid: [u8; 16]) -> Options {
+        Options { size, sector: 512, agcount: None, log_size: None, label: Vec::new(), uuid, time: (0, 0), features: Features::V6_1 }
+    }
+
+    pub(crate) fn front(&self) -> Front {
+        Front::of(self.sector, &self.features)
+    }
+
     /// Works the superblock of the volume out.
     ///
     /// # Errors
     /// [`MkfsError::Option`] that names what is out of range.
     pub fn superblock(&self) -> Result<Superblock, MkfsError> {
+        self.features.check()?;
         if self.sector != 512 && self.sector != 4096 {
             return bad(format!("sector size {} is not supported: 512 and 4096 are", self.sector));
         }
@@ -106,7 +142,8 @@ impl Options {
         sb.agblocks.set(agblocks);
         sb.agcount.set(agcount);
         let big = self.sector != 512;
-        sb.versionnum.set(version::V5_BASE | if big { version::SECTOR } else { 0 });
+        sb.versionnum
+            .set(version::V5_BASE | if big { version::SECTOR } else { 0 } | if self.has_root_attribute() { version::ATTR } else { 0 });
         sb.sectsize.set(self.sector as u16);
         sb.inodesize.set(512);
         sb.inopblock.set(8);
@@ -121,8 +158,9 @@ impl Options {
         } else {
             1
         };
-        sb.inoalignmt.set(8);
-        sb.spino_align.set(4);
+        let sparse = self.features.inc(incompat::SPINODES);
+        sb.inoalignmt.set(if sparse { 8 } else { 4 });
+        sb.spino_align.set(if sparse { 4 } else { 0 });
         if big {
             sb.logsectlog = 12;
             sb.logsectsize.set(4096);
@@ -130,10 +168,15 @@ impl Options {
         sb.logsunit.set(if big { 4096 } else { 1 });
         sb.features2.set(0x18a);
         sb.bad_features2.set(0x18a);
-        sb.features_ro_compat.set(ro_compat::FINOBT | ro_compat::REFLINK | ro_compat::INOBTCNT);
-        sb.features_incompat.set(incompat::FTYPE | incompat::SPINODES | incompat::BIGTIME);
+        sb.features_ro_compat.set(self.features.ro_compat);
+        sb.features_incompat.set(self.features.incompat);
         self.place_log(&mut sb)?;
         Ok(sb)
+    }
+
+    /// True if the root says that the volume may be repaired while mounted, as mkfs.xfs has it where that is possible.
+    pub(crate) fn has_root_attribute(&self) -> bool {
+        self.features.ro(ro_compat::RMAPBT) && self.features.inc(incompat::PARENT)
     }
 
     fn place_log(&self, sb: &mut Superblock) -> Result<(), MkfsError> {
@@ -142,9 +185,10 @@ impl Options {
         let mut g = plain(sb);
         g.logblocks = 512;
         let min = u64::from(min_log_blocks(&g));
-        let start = u64::from(prealloc(self.sector));
+        let front = self.front();
+        let start = u64::from(front.end);
         // Room in the group for the log, and for the first free list and inode chunk beside it.
-        let room = agblocks - start - if sb.agcount.get() == 1 { 4 + 2 * 8 + 16 } else { 5 };
+        let room = agblocks - start - if sb.agcount.get() == 1 { u64::from(front.list) + 2 * 8 + 16 } else { u64::from(front.list) + 1 };
         let blocks = match self.log_size {
             Some(b) => b / BLOCK,
             None if dblocks * BLOCK < 300 * MIB => min,
@@ -208,14 +252,16 @@ pub fn print_geometry(name: &str, sb: &Superblock) -> String {
         format!("         ={:<22} sectsz={:<5} attr=2, projid32bit=1", "", sb.sectsize.get()),
         format!("         ={:<22} crc=1        finobt={}, sparse={}, rmapbt={}", "", on(ro, 1), on(inc, 2), on(ro, 2)),
         format!("         ={:<22} reflink={}    bigtime={} inobtcount={} nrext64={}", "", on(ro, 4), on(inc, 8), on(ro, 8), on(inc, 0x20)),
+        format!("         ={:<22} exchange={}   metadir={}", "", on(inc, 0x40), on(inc, 0x100)),
         format!("data     ={:<22} bsize={:<6} blocks={}, imaxpct={}", "", bs, sb.dblocks.get(), sb.imax_pct),
         format!("         ={:<22} sunit={:<6} swidth={} blks", "", sb.unit.get(), sb.width.get()),
         format!(
-            "naming   ={:<22} bsize={:<6} ascii-ci={}, ftype={}",
+            "naming   ={:<22} bsize={:<6} ascii-ci={}, ftype={}, parent={}",
             "version 2",
             bs << sb.dirblklog,
             u32::from(sb.versionnum.get() & version::BORG != 0),
-            on(inc, 1)
+            on(inc, 1),
+            on(inc, 0x80)
         ),
         format!("log      ={log:<22} bsize={:<6} blocks={}, version=2", bs, sb.logblocks.get()),
         format!("         ={:<22} sectsz={:<5} sunit={} blks, lazy-count=1", "", lsect, lsunit),
@@ -226,6 +272,8 @@ pub fn print_geometry(name: &str, sb: &Superblock) -> String {
             sb.rblocks.get(),
             sb.rextents.get()
         ),
+        format!("         ={:<22} rgcount={:<4} rgsize={} extents", "", 0, 0),
+        format!("         ={:<22} zoned={:<6} start={} reserved={}", "", on(inc, 0x200), 0, 0),
     ];
     lines.join("\n") + "\n"
 }

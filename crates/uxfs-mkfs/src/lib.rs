@@ -1,10 +1,12 @@
-//! Geometry and first blocks of a new volume, as `mkfs.xfs` 6.1 lays them out by default.
+//! Geometry and first blocks of a new volume, as `mkfs.xfs` lays them out.
 //!
 //! Nothing here depends on the machine: the same options give the same bytes.
 
+mod features;
 mod geometry;
 mod write;
 
+pub use features::Features;
 pub use geometry::{MkfsError, Options, print_geometry};
 pub use write::{UuidGenerator, format};
 

@@ -1,13 +1,14 @@
 //! Writes the first blocks.
 
-use crate::geometry::{MkfsError, Options, prealloc};
+use crate::geometry::{Front, MkfsError, Options};
 use uxfs_device::{Device, WriteFlags};
 use uxfs_format::ag::{self, Agf, Agi};
-use uxfs_format::btree::{InoRec, TreeKind, set_numrecs};
-use uxfs_format::bytes::put32;
+use uxfs_format::attr;
+use uxfs_format::btree::{InoRec, RmapRec, TreeKind, rmap_owner, set_numrecs};
+use uxfs_format::bytes::{put16, put32};
 use uxfs_format::inode::{self, Core, Format, Timestamp, flag2, mode};
 use uxfs_format::log::{self, BB, CLIENT_LOG, Op, op_flag};
-use uxfs_format::superblock::{SB_CRC, Superblock};
+use uxfs_format::superblock::{SB_CRC, Superblock, incompat, ro_compat};
 use uxfs_format::{AgBlock, AgIno, AgNumber, DiskAddr, Geometry, Ino, Lsn, NULL_AG, NULL_FS, crc};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -29,12 +30,15 @@ impl UuidGenerator {
     }
 }
 
-/// Blocks that mkfs puts on a group's free list.
-const AGFL_FILL: u32 = 4;
+/// What the root says of itself where the volume can be checked while it is mounted: an attribute of mkfs.xfs.
+const AUTOFSCK: (&[u8], &[u8]) = (b"xfs:autofsck", b"repair");
+/// Where it begins, in 8 bytes behind the core.
+const ROOT_FORKOFF: u8 = 37;
 
 struct Writer<'a> {
     dev: &'a dyn Device,
     g: Geometry,
+    front: Front,
 }
 
 /// Writes a new volume over whatever `dev` holds; returns its superblock.
@@ -46,7 +50,8 @@ pub fn format(dev: &dyn Device, o: &Options) -> Result<Superblock, MkfsError> {
     if sb.dblocks.get() * u64::from(sb.blocksize.get()) > dev.size_bytes() {
         return Err(MkfsError::Option(format!("the device has only {} bytes", dev.size_bytes())));
     }
-    let chunk = (prealloc(o.sector) + AGFL_FILL + log_in_group(&sb, 0)).next_multiple_of(8);
+    let front = o.front();
+    let chunk = (front.end + front.list + log_in_group(&sb, 0)).next_multiple_of(sb.inoalignmt.get());
     let root = u64::from(chunk) << sb.inopblog;
     sb.rootino.set(root);
     sb.rbmino.set(root + 1);
@@ -56,7 +61,7 @@ pub fn format(dev: &dyn Device, o: &Options) -> Result<Superblock, MkfsError> {
     let (g, _) = Geometry::parse(&head).map_err(|c| MkfsError::Option(c.to_string()))?;
     dev.write(0, &vec![0; 64 << 10], WriteFlags::default())?;
     dev.flush()?;
-    let w = Writer { dev, g };
+    let w = Writer { dev, g, front };
     let mut fdblocks = 0;
     for agno in 0..sb.agcount.get() {
         fdblocks += w.group(AgNumber(agno), &sb, AgBlock(chunk))?;
@@ -67,7 +72,7 @@ pub fn format(dev: &dyn Device, o: &Options) -> Result<Superblock, MkfsError> {
     sb.ifree.set(61);
     sb.fdblocks.set(fdblocks);
     for agno in (1..sb.agcount.get()).rev() {
-        let copy = secondary(&sb, agno, prealloc(o.sector));
+        let copy = secondary(&sb, agno, front.end);
         w.put(w.g.header_daddr(AgNumber(agno), 0), &mut sector_of(&copy), Some(SB_CRC))?;
     }
     dev.flush()?;
@@ -127,9 +132,10 @@ impl Writer<'_> {
     fn group(&self, agno: AgNumber, sb: &Superblock, chunk: AgBlock) -> Result<u64, MkfsError> {
         let g = &self.g;
         let len = g.ag_length(agno);
-        let root = (4 * g.sectsize).div_ceil(g.blocksize);
-        let front = prealloc(g.sectsize) + log_in_group(sb, agno.0);
-        let after = front + AGFL_FILL;
+        let f = self.front;
+        let log = log_in_group(sb, agno.0);
+        let front = f.end + log;
+        let after = front + f.list;
         let mut free = vec![(after, len - after)];
         let inodes = agno.0 == 0;
         if inodes {
@@ -137,16 +143,24 @@ impl Writer<'_> {
             free.retain(|f| f.1 > 0);
         }
         let rec = |f: &(u32, u32)| [f.0.to_be_bytes(), f.1.to_be_bytes()].concat();
-        self.root_block(TreeKind::Bno, agno, root, &free.iter().map(rec).collect::<Vec<_>>())?;
+        self.root_block(TreeKind::Bno, agno, f.bno, &free.iter().map(rec).collect::<Vec<_>>())?;
         let mut by_size = free.clone();
         by_size.sort_by_key(|f| (f.1, f.0));
-        self.root_block(TreeKind::Cnt, agno, root + 1, &by_size.iter().map(rec).collect::<Vec<_>>())?;
+        self.root_block(TreeKind::Cnt, agno, f.bno + 1, &by_size.iter().map(rec).collect::<Vec<_>>())?;
         let mut ino = vec![0; 16];
-        InoRec { startino: g.agbno_agino(chunk), holemask: 0, count: 64, freecount: 61, free: !7 }.encode(&mut ino, true);
+        let sparse = g.has(incompat::SPINODES);
+        InoRec { startino: g.agbno_agino(chunk), holemask: 0, count: 64, freecount: 61, free: !7 }.encode(&mut ino, sparse);
         let inos = if inodes { vec![ino] } else { Vec::new() };
-        self.root_block(TreeKind::Ino, agno, root + 2, &inos)?;
-        self.root_block(TreeKind::Fino, agno, root + 3, &inos)?;
-        self.root_block(TreeKind::Refcount, agno, root + 4, &[])?;
+        self.root_block(TreeKind::Ino, agno, f.ino, &inos)?;
+        if let Some(at) = f.fino {
+            self.root_block(TreeKind::Fino, agno, at, &inos)?;
+        }
+        if let Some(at) = f.refcount {
+            self.root_block(TreeKind::Refcount, agno, at, &[])?;
+        }
+        if let Some(at) = f.rmap {
+            self.root_block(TreeKind::Rmap, agno, at, &self.owners(log, inodes.then_some(chunk)))?;
+        }
 
         let freeblks: u32 = free.iter().map(|f| f.1).sum();
         let mut agf = Agf::new_zeroed();
@@ -154,17 +168,19 @@ impl Writer<'_> {
         agf.versionnum.set(1);
         agf.seqno.set(agno.0);
         agf.length.set(len);
-        agf.roots = [root.into(), (root + 1).into(), 0.into()];
-        agf.levels = [1.into(), 1.into(), 0.into()];
+        let present = |t: Option<u32>| u32::from(t.is_some());
+        agf.roots = [f.bno.into(), (f.bno + 1).into(), f.rmap.unwrap_or(0).into()];
+        agf.levels = [1.into(), 1.into(), present(f.rmap).into()];
+        agf.rmap_blocks.set(present(f.rmap));
         agf.flfirst.set(1);
-        agf.fllast.set(AGFL_FILL);
-        agf.flcount.set(AGFL_FILL);
+        agf.fllast.set(f.list);
+        agf.flcount.set(f.list);
         agf.freeblks.set(freeblks);
         agf.longest.set(by_size.last().map_or(0, |f| f.1));
         agf.uuid = g.meta_uuid;
-        agf.refcount_blocks.set(1);
-        agf.refcount_root.set(root + 4);
-        agf.refcount_level.set(1);
+        agf.refcount_blocks.set(present(f.refcount));
+        agf.refcount_root.set(f.refcount.unwrap_or(0));
+        agf.refcount_level.set(present(f.refcount));
         self.header(agno, 1, agf.as_bytes(), ag::AGF_CRC)?;
 
         let mut agi = Agi::new_zeroed();
@@ -172,16 +188,18 @@ impl Writer<'_> {
         agi.versionnum.set(1);
         agi.seqno.set(agno.0);
         agi.length.set(len);
-        agi.root.set(root + 2);
+        agi.root.set(f.ino);
         agi.level.set(1);
         agi.newino.set(NULL_AG);
         agi.dirino.set(NULL_AG);
         agi.unlinked = [NULL_AG.into(); ag::UNLINKED_BUCKETS];
         agi.uuid = g.meta_uuid;
-        agi.free_root.set(root + 3);
-        agi.free_level.set(1);
-        agi.iblocks.set(1);
-        agi.fblocks.set(1);
+        agi.free_root.set(f.fino.unwrap_or(0));
+        agi.free_level.set(present(f.fino));
+        if g.has_ro(ro_compat::INOBTCNT) {
+            agi.iblocks.set(1);
+            agi.fblocks.set(present(f.fino));
+        }
         if inodes {
             agi.count.set(64);
             agi.freecount.set(61);
@@ -194,11 +212,39 @@ impl Writer<'_> {
         put32(&mut fl, 0, ag::AGFL_MAGIC);
         put32(&mut fl, 4, agno.0);
         fl[8..24].copy_from_slice(&g.meta_uuid);
-        for i in 0..AGFL_FILL {
+        for i in 0..f.list {
             ag::agfl_put(&mut fl, 1 + i, front + i);
         }
         self.put(g.header_daddr(agno, 3), &mut fl, Some(ag::AGFL_CRC))?;
-        Ok(u64::from(freeblks + AGFL_FILL))
+        Ok(u64::from(freeblks + f.list))
+    }
+
+    /// The reverse mappings of a new group.
+    fn owners(&self, log: u32, chunk: Option<AgBlock>) -> Vec<Vec<u8>> {
+        let f = self.front;
+        let trees = [
+            (0, f.bno, rmap_owner::FS),
+            (f.bno, 2, rmap_owner::AG),
+            (f.ino, 1 + u32::from(f.fino.is_some()), rmap_owner::INOBT),
+            (f.rmap.unwrap_or(0), u32::from(f.rmap.is_some()), rmap_owner::AG),
+            (f.refcount.unwrap_or(0), u32::from(f.refcount.is_some()), rmap_owner::REFCOUNT),
+            (f.end, log, rmap_owner::LOG),
+            (f.end + log, f.list, rmap_owner::AG),
+            (chunk.map_or(0, |c| c.0), 8 * u32::from(chunk.is_some()), rmap_owner::INODES),
+        ];
+        let mut joined: Vec<RmapRec> = Vec::new();
+        for (start, len, owner) in trees.into_iter().filter(|t| t.1 > 0) {
+            match joined.last_mut() {
+                Some(l) if l.owner == owner && l.start + l.len == start => l.len += len,
+                _ => joined.push(RmapRec { start, len, owner, offset: 0 }),
+            }
+        }
+        let bytes = |r: &RmapRec| {
+            let mut b = vec![0; TreeKind::Rmap.shape().rec];
+            r.encode(&mut b);
+            b
+        };
+        joined.iter().map(bytes).collect()
     }
 
     fn header(&self, agno: AgNumber, n: u32, bytes: &[u8], crc_at: usize) -> Result<(), MkfsError> {
@@ -228,7 +274,8 @@ impl Writer<'_> {
                 flags: if i == 1 { 4 } else { 0 },
                 aformat: Format::Extents,
                 changecount: 2,
-                flags2: flag2::BIGTIME,
+                flags2: if g.has(incompat::BIGTIME) { flag2::BIGTIME } else { 0 }
+                    | if g.has(incompat::NREXT64) { flag2::NREXT64 } else { 0 },
                 next_unlinked: NULL_AG,
                 atime: never,
                 mtime: time,
@@ -238,9 +285,21 @@ impl Writer<'_> {
                 ..Core::default()
             };
             core.lsn = Lsn(0);
+            let marked = i == 0 && o.has_root_attribute();
+            if marked {
+                (core.forkoff, core.aformat, core.changecount, core.atime) = (ROOT_FORKOFF, Format::Local, 4, time);
+            }
             core.encode(d, &g.meta_uuid);
             if i == 0 {
                 put32(d, inode::CORE_SIZE + 2, ino.0 as u32);
+            }
+            if marked {
+                let (name, value) = AUTOFSCK;
+                let at = inode::CORE_SIZE + 8 * usize::from(ROOT_FORKOFF);
+                let entry = [&[name.len() as u8, value.len() as u8, attr::flag::ROOT], name, value].concat();
+                put16(d, at, (attr::SF_HEADER + entry.len()) as u16);
+                d[at + 2] = 1;
+                d[at + attr::SF_HEADER..][..entry.len()].copy_from_slice(&entry);
             }
             crc::stamp(d, inode::INODE_CRC);
         }

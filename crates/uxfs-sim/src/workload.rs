@@ -4,6 +4,7 @@ use crate::model::{Data, History, Model, Node, TOP};
 use std::sync::Arc;
 use uxfs::{AttrName, Fs, JournalConfig, Make, Options, SetAttr, SetMode};
 use uxfs_device::{Device, DeviceRef, Memory, Recorder, Trace};
+use uxfs_mkfs::Features;
 use uxfs_sync::{Chance, FixedClock};
 
 /// The volume and how much is done on it.
@@ -21,6 +22,8 @@ pub struct Shape {
     pub ops: u64,
     /// What they do.
     pub mix: Mix,
+    /// With all that mkfs.xfs 7.2 turns on: reverse mappings and parent pointers above all. Else as 6.1 makes it.
+    pub newest: bool,
     /// Seed of everything that is left to chance.
     pub seed: u64,
 }
@@ -76,13 +79,10 @@ pub(crate) fn options(seed: u64) -> Options {
 pub fn run(shape: &Shape) -> Result<Journey, String> {
     let base: DeviceRef = Arc::new(Memory::new(shape.size));
     let o = uxfs_mkfs::Options {
-        size: shape.size,
-        sector: 512,
         agcount: Some(shape.agcount),
         log_size: shape.log,
-        label: Vec::new(),
-        uuid: [7; 16],
-        time: (1_700_000_000, 0),
+        features: if shape.newest { Features::NEWEST } else { Features::V6_1 },
+        ..uxfs_mkfs::Options::new(shape.size, [7; 16])
     };
     uxfs_mkfs::format(&*base, &o).map_err(|e| e.to_string())?;
     let say = |e: uxfs::Error| e.to_string();

@@ -33,7 +33,7 @@ fn make(mode: u16) -> Make {
 /// A volume with every form; dirty if it was not unmounted.
 fn volume(clean: bool) -> Memory {
     let dev = Arc::new(Memory::new(SIZE));
-    let o = uxfs_mkfs::Options { size: SIZE, sector: 512, agcount: Some(2), log_size: None, label: vec![], uuid: [9; 16], time: (1, 0) };
+    let o = uxfs_mkfs::Options { agcount: Some(2), ..uxfs_mkfs::Options::new(SIZE, [9; 16]) };
     uxfs_mkfs::format(&*dev, &o).unwrap();
     let fs = Fs::open(dev.clone() as DeviceRef, options(false)).unwrap();
     let root = fs.root();

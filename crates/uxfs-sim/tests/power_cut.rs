@@ -29,7 +29,7 @@ fn cut(j: &Journey, plan: &Plan) -> Findings {
 fn one_worker_s_names_and_data_survive_any_cut() {
     for seed in 0..4 {
         let mix = Mix { data: 30, sync: 15, churn: seed % 2 == 0 };
-        let shape = Shape { size: 64 * MIB, agcount: 2, log: None, workers: 1, ops: 600, mix, seed };
+        let shape = Shape { size: 64 * MIB, agcount: 2, log: None, workers: 1, ops: 600, mix, newest: seed % 2 == 1, seed };
         let j = run(&shape).unwrap();
         let f = cut(&j, &Plan { at_flushes: 25, between: 60, tear: [512, 4096][seed as usize % 2], seed });
         assert!(f.distinct > 10 && f.dirty > 10, "{f:?}");
@@ -41,7 +41,7 @@ fn workers_at_once_do_not_harm_each_other() {
     let mut in_flight = 0;
     for seed in 10..13 {
         let mix = Mix { data: 20, sync: 15, churn: true };
-        let shape = Shape { size: 96 * MIB, agcount: 4, log: None, workers: 4, ops: 250, mix, seed };
+        let shape = Shape { size: 96 * MIB, agcount: 4, log: None, workers: 4, ops: 250, mix, newest: seed % 2 == 1, seed };
         let j = run(&shape).unwrap();
         in_flight = in_flight.max(stat(&j, "in_flight_peak"));
         let f = cut(&j, &Plan { at_flushes: 20, between: 50, tear: 512, seed });
@@ -53,7 +53,7 @@ fn workers_at_once_do_not_harm_each_other() {
 #[test]
 fn a_full_log_survives_any_cut() {
     let mix = Mix { data: 0, sync: 1, churn: true };
-    let shape = Shape { size: 64 * MIB, agcount: 2, log: None, workers: 2, ops: 6000, mix, seed: 99 };
+    let shape = Shape { size: 64 * MIB, agcount: 2, log: None, workers: 2, ops: 6000, mix, newest: true, seed: 99 };
     let j = run(&shape).unwrap();
     let used = stat(&j, "used_peak");
     assert!(used * 2 >= j.log, "the log was never half full: {used} of {}", j.log);
@@ -64,8 +64,7 @@ fn a_full_log_survives_any_cut() {
 #[test]
 fn the_smallest_log_wraps_a_hundred_times() {
     let dev: DeviceRef = Arc::new(Memory::new(64 * MIB));
-    let o =
-        uxfs_mkfs::Options { size: 64 * MIB, sector: 512, agcount: Some(1), log_size: None, label: vec![], uuid: [3; 16], time: (1, 0) };
+    let o = uxfs_mkfs::Options { agcount: Some(1), ..uxfs_mkfs::Options::new(64 * MIB, [3; 16]) };
     uxfs_mkfs::format(&*dev, &o).unwrap();
     let fs = Fs::open(dev.clone(), Options { commit: 0, ..Options::default() }).unwrap();
     let file = Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0) };

@@ -14,6 +14,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uxfs_device::DeviceRef;
+use uxfs_format::attr::flag;
 use uxfs_format::inode::{Core, Format, Timestamp, mode};
 use uxfs_format::{Geometry, Ino};
 
@@ -443,12 +444,13 @@ impl Fs {
     /// [`Error::NoAttribute`].
     pub fn get_attr(&self, ino: u64, name: AttrName<'_>) -> Result<Vec<u8>> {
         let _open = self.enter()?;
+        check_namespace(name)?;
         let i = self.inode(ino)?;
         let _l = i.lock_shared();
         attr::get(&i, name)
     }
 
-    /// All attributes: namespace, name, bytes of the value.
+    /// All attributes: namespace, name, bytes of the value. Parent pointers are none of the users'.
     ///
     /// # Errors
     /// The attributes are corrupt.
@@ -456,7 +458,9 @@ impl Fs {
         let _open = self.enter()?;
         let i = self.inode(ino)?;
         let _l = i.lock_shared();
-        attr::list(&i)
+        let mut all = attr::list(&i)?;
+        all.retain(|a| a.0 & flag::PARENT == 0);
+        Ok(all)
     }
 
     /// Sets an attribute.
@@ -465,6 +469,7 @@ impl Fs {
     /// [`Error::NoSpace`], [`Error::Exists`], [`Error::NoAttribute`] as `mode` says.
     pub fn set_attr(&self, ino: u64, name: AttrName<'_>, value: &[u8], mode: SetMode) -> Result<()> {
         let _open = self.enter()?;
+        check_namespace(name)?;
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;
         self.with_retry(|| attr::set(&i, name, value, mode))
@@ -476,6 +481,7 @@ impl Fs {
     /// [`Error::NoAttribute`].
     pub fn remove_attr(&self, ino: u64, name: AttrName<'_>) -> Result<()> {
         let _open = self.enter()?;
+        check_namespace(name)?;
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;
         attr::remove(&i, name)
@@ -507,6 +513,14 @@ impl Fs {
     pub fn close(&self) -> Result<()> {
         *self.closed.write() = true;
         self.mount.unmount()
+    }
+}
+
+/// Users' attributes lie in one of three namespaces.
+fn check_namespace(name: AttrName<'_>) -> Result<()> {
+    match name.namespace {
+        0 | flag::ROOT | flag::SECURE => Ok(()),
+        _ => Err(Error::Invalid { what: "no such namespace of attributes" }),
     }
 }
 

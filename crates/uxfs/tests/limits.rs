@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 
 fn in_memory(size: u64) -> Arc<Memory> {
     let dev = Arc::new(Memory::new(size));
-    let o = uxfs_mkfs::Options { size, sector: 512, agcount: Some(2), log_size: None, label: vec![], uuid: [5; 16], time: (1, 0) };
+    let o = uxfs_mkfs::Options { agcount: Some(2), ..uxfs_mkfs::Options::new(size, [5; 16]) };
     uxfs_mkfs::format(&*dev, &o).unwrap();
     dev
 }

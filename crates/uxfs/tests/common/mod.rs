@@ -48,15 +48,7 @@ impl Image {
     pub fn new(name: &str, size: u64) -> Image {
         let i = Self::empty(name);
         let dev = FileDevice::create(&i.path, Some(size)).unwrap();
-        let o = uxfs_mkfs::Options {
-            size,
-            sector: 512,
-            agcount: None,
-            log_size: None,
-            label: Vec::new(),
-            uuid: uxfs_mkfs::UuidGenerator::random().unwrap(),
-            time: (1_700_000_000, 0),
-        };
+        let o = uxfs_mkfs::Options::new(size, uxfs_mkfs::UuidGenerator::random().unwrap());
         uxfs_mkfs::format(&dev, &o).unwrap();
         i
     }
