@@ -196,9 +196,8 @@ fn joined(mut all: Vec<RmapRec>) -> Vec<RmapRec> {
     all.sort_unstable_by_key(|r| (r.owner, r.offset & !rmap_flag::UNWRITTEN, r.start));
     let mut out: Vec<RmapRec> = Vec::with_capacity(all.len());
     for r in all {
-        let step = |l: &RmapRec| if l.counts_offsets() { l.offset + u64::from(l.len) } else { l.offset };
         match out.last_mut() {
-            Some(l) if l.owner == r.owner && l.start + l.len == r.start && step(l) == r.offset => l.len += r.len,
+            Some(l) if l.owner == r.owner && l.end() == r.start && l.next_offset() == r.offset => l.len = l.len.saturating_add(r.len),
             _ => out.push(r),
         }
     }

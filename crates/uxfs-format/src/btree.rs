@@ -256,6 +256,14 @@ impl RmapRec {
         put64(b, 8, self.owner);
         put64(b, 16, self.offset);
     }
+    /// First block behind it; the last number there is where a damaged record reaches beyond.
+    pub fn end(&self) -> u32 {
+        self.start.saturating_add(self.len)
+    }
+    /// What the record of the next blocks has as offset, if the two go on in one extent.
+    pub fn next_offset(&self) -> u64 {
+        if self.counts_offsets() { self.offset.wrapping_add(u64::from(self.len)) } else { self.offset }
+    }
     /// Records are in this order; whether an extent is written plays no part.
     pub fn order(&self) -> (u32, u64, u64) {
         (self.start, self.owner, self.offset & !rmap_flag::UNWRITTEN)
@@ -264,7 +272,7 @@ impl RmapRec {
     pub fn last_order(&self) -> (u32, u64, u64) {
         let last = self.len.saturating_sub(1);
         let (start, owner, offset) = self.order();
-        (start.saturating_add(last), owner, if self.counts_offsets() { offset + u64::from(last) } else { offset })
+        (start.saturating_add(last), owner, if self.counts_offsets() { offset.wrapping_add(u64::from(last)) } else { offset })
     }
     /// True for extents of files, which have a place in them.
     pub fn counts_offsets(&self) -> bool {

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use uxfs::{AttrName, Error, Fs, Make, Seek, SetAttr, SetMode, Stat};
+use uxfs::{Allocate, AttrName, Error, Fs, Make, Seek, SetAttr, SetMode, Stat};
 
 /// How long the kernel may believe names and attributes: it changes them all itself.
 const TTL: Duration = Duration::from_secs(3600);
@@ -384,8 +384,18 @@ impl Filesystem for Front {
         }
     }
 
-    fn fallocate(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _offset: u64, _length: u64, _mode: i32, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn fallocate(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+        let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let what = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            0 => Allocate::Reserve { keep_size },
+            libc::FALLOC_FL_PUNCH_HOLE if keep_size => Allocate::Punch,
+            libc::FALLOC_FL_ZERO_RANGE => Allocate::Zero { keep_size },
+            libc::FALLOC_FL_COLLAPSE_RANGE if !keep_size => Allocate::Collapse,
+            libc::FALLOC_FL_INSERT_RANGE if !keep_size => Allocate::Insert,
+            libc::FALLOC_FL_UNSHARE_RANGE => Allocate::Unshare,
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        Self::empty(self.fs.fallocate(self.ino(ino), what, offset, length), reply);
     }
 
     fn lseek(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {

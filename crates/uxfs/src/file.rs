@@ -9,8 +9,10 @@
 //! 3. New blocks are mapped unwritten, filled, and then converted: a crash shows zeros, never what the blocks held before.
 //! 4. `iolock` is taken before the writer's `writeback` lock, and that before `ilock`.
 
+mod allocate;
 mod writeback;
 
+pub use allocate::{Allocate, allocate};
 pub use writeback::{fsync, write_back};
 
 use crate::error::{Error, Result};
@@ -441,7 +443,7 @@ pub fn truncate(files: &Arc<Files>, inode: &Arc<Inode>, new: u64) -> Result<()> 
     zero_tail(inode, &st, old.min(new))?;
     let _one = st.writeback.lock();
     let bs = u64::from(inode.vol.geo.blocksize);
-    drop_pages(inode, &st, new.div_ceil(bs));
+    drop_pages(inode, &st, new.div_ceil(bs), u64::MAX);
     st.size.store(new, Ordering::Release);
     let vol = inode.vol.clone();
     let mut tp = Trans::new_must_succeed(&vol, vol.res.itruncate, vol.res.write_blocks)?;
@@ -478,8 +480,15 @@ pub(crate) fn free_behind(tp: &mut Trans, inode: &Arc<Inode>, from: u64) -> Resu
     }
 }
 
-fn drop_pages(inode: &Inode, st: &FileState, from: u64) {
-    let gone = st.pages.lock().split_off(&from);
+/// Forgets the pages `from..end`, dirty or not.
+fn drop_pages(inode: &Inode, st: &FileState, from: u64, end: u64) {
+    let gone = {
+        let mut pages = st.pages.lock();
+        let mut gone = pages.split_off(&from);
+        let mut behind = gone.split_off(&end);
+        pages.append(&mut behind);
+        gone
+    };
     let delayed = gone.values().filter(|p| p.delayed).count() as u64;
     st.give_up_pages(inode, delayed);
     st.files.dirty_pages.fetch_sub(gone.values().filter(|p| p.dirty).count(), Ordering::AcqRel);
@@ -490,7 +499,7 @@ pub(crate) fn forget(files: &Arc<Files>, inode: &Arc<Inode>) {
     if inode.attached.get().is_some() {
         let st = files.state(inode);
         let _one = st.writeback.lock();
-        drop_pages(inode, &st, 0);
+        drop_pages(inode, &st, 0, u64::MAX);
         st.times.store(false, Ordering::Release);
         st.size.store(0, Ordering::Release);
     }

@@ -4,7 +4,7 @@
 use crate::attr::{self, AttrName, SetMode};
 use crate::dir::{self, Entry};
 use crate::error::{Error, Result};
-use crate::file::{self, Seek};
+use crate::file::{self, Allocate, Seek};
 use crate::inode::Inode;
 use crate::mount::{Mount, Options};
 use crate::namespace::NewInode;
@@ -377,6 +377,16 @@ impl Fs {
         let i = self.regular(ino)?;
         self.with_retry(|| file::write(&self.mount.names.files, &i, offset, data, append))?;
         Ok(())
+    }
+
+    /// Changes what a range of a file has blocks for; see [`Allocate`].
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Invalid`], [`Error::TooLarge`].
+    pub fn fallocate(&self, ino: u64, what: Allocate, offset: u64, len: u64) -> Result<()> {
+        let _open = self.enter()?;
+        let i = self.regular(ino)?;
+        self.with_retry(|| file::allocate(&self.mount.names.files, &i, what, offset, len))
     }
 
     /// Finds data or a hole; `None` if there is none before the end.

@@ -23,7 +23,7 @@ mod volume;
 pub use attr::{AttrName, SetMode};
 pub use dir::Entry;
 pub use error::{Error, Result};
-pub use file::Seek;
+pub use file::{Allocate, Seek};
 pub use fs::{Fs, Make, SetAttr, Stat, StatFs};
 pub use mount::{DEFAULT_MEMORY, LEAST_MEMORY, LogSummary, Options, describe_log};
 pub use uxfs_format::inode::Timestamp;

@@ -352,6 +352,19 @@ pub fn unmap_piece(tp: &mut Trans, inode: &Arc<Inode>, which: Which, e: &Extent,
     Ok(piece)
 }
 
+/// Cuts the data extent that goes over the border before `block` in two, for whoever moves one of them.
+///
+/// # Locks
+/// As [`map`].
+///
+/// # Errors
+/// As [`map`].
+pub fn split_at(tp: &mut Trans, inode: &Arc<Inode>, block: u64) -> Result<()> {
+    let found = inode.data().data.at(block).filter(|e| e.off.0 < block);
+    let Some(e) = found else { return Ok(()) };
+    replace(tp, inode, Which::Data, &[e], &[cut(&e, e.off.0, block), cut(&e, block, e.end())])
+}
+
 /// Turns what is unwritten in `off..end` into written blocks, one extent a call. Returns true when nothing is left to do.
 ///
 /// # Locks

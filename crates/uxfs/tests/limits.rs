@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use uxfs::{AttrName, Error, Fs, Options, SetAttr, SetMode};
 use uxfs_device::{Device, DeviceRef, Faulty, Memory, WriteFlags};
+use uxfs_mkfs::Features;
 
 const MIB: u64 = 1 << 20;
 
-fn in_memory(size: u64) -> Arc<Memory> {
+fn in_memory(size: u64, features: Features) -> Arc<Memory> {
     let dev = Arc::new(Memory::new(size));
-    let o = uxfs_mkfs::Options { agcount: Some(2), ..uxfs_mkfs::Options::new(size, [5; 16]) };
+    let o = uxfs_mkfs::Options { agcount: Some(2), features, ..uxfs_mkfs::Options::new(size, [5; 16]) };
     uxfs_mkfs::format(&*dev, &o).unwrap();
     dev
 }
@@ -60,7 +61,13 @@ fn a_volume_that_is_filled_with_data_gives_enospc_and_stays_sound() {
 
 #[test]
 fn a_volume_that_is_filled_with_files_gives_enospc_and_stays_sound() {
-    let dev = in_memory(64 * MIB);
+    for features in [Features::V6_1, Features::NEWEST] {
+        fill_with_files(features);
+    }
+}
+
+fn fill_with_files(features: Features) {
+    let dev = in_memory(64 * MIB, features);
     let fs = open(&dev);
     let mut dirs = vec![fs.root()];
     let mut made = Vec::new();
@@ -99,7 +106,13 @@ fn a_volume_that_is_filled_with_files_gives_enospc_and_stays_sound() {
 
 #[test]
 fn many_writers_at_the_edge_of_a_full_volume_do_not_shut_it_down() {
-    let dev = in_memory(64 * MIB);
+    for features in [Features::V6_1, Features::NEWEST] {
+        write_at_the_edge(features);
+    }
+}
+
+fn write_at_the_edge(features: Features) {
+    let dev = in_memory(64 * MIB, features);
     let fs = open(&dev);
     std::thread::scope(|s| {
         for t in 0..4u64 {
@@ -140,7 +153,7 @@ fn many_writers_at_the_edge_of_a_full_volume_do_not_shut_it_down() {
 #[test]
 fn a_device_that_fails_shuts_the_volume_down_and_the_next_open_recovers_it() {
     for allowance in [0, 1, 5, 20, 60, 150] {
-        let dev = in_memory(64 * MIB);
+        let dev = in_memory(64 * MIB, Features::NEWEST);
         let faulty = Arc::new(Faulty::new(dev.clone() as DeviceRef, i64::MAX));
         let fs = Fs::open(faulty.clone() as DeviceRef, Options { commit: 0, ..Options::default() }).unwrap();
         let f = fs.create(fs.root(), b"kept", file(0o644)).unwrap();
@@ -176,7 +189,7 @@ fn a_device_that_fails_shuts_the_volume_down_and_the_next_open_recovers_it() {
 
 #[test]
 fn a_truncated_file_shows_zeros_where_it_grows_again() {
-    let dev = in_memory(64 * MIB);
+    let dev = in_memory(64 * MIB, Features::NEWEST);
     let fs = open(&dev);
     let f = fs.create(fs.root(), b"f", file(0o644)).unwrap().ino;
     fs.write(f, 0, &[7; 10_000], false).unwrap();
@@ -220,7 +233,7 @@ impl Device for FullHost {
 
 #[test]
 fn a_full_host_fails_data_but_not_the_volume() {
-    let base = in_memory(64 * MIB);
+    let base = in_memory(64 * MIB, Features::NEWEST);
     let log = {
         let fs = open(&base);
         let g = fs.geometry();

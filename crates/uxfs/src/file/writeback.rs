@@ -179,7 +179,7 @@ fn near(inode: &Arc<Inode>, off: u64) -> FsBlock {
 }
 
 /// Allocates data blocks; where only busy ones are left, makes their freeing durable and tries again.
-fn alloc_data(tp: &mut Trans, inode: &Arc<Inode>, off: u64, len: u32) -> Result<(FsBlock, u32)> {
+pub(super) fn alloc_data(tp: &mut Trans, inode: &Arc<Inode>, off: u64, len: u32) -> Result<(FsBlock, u32)> {
     let want =
         Want { near: near(inode, off), min: 1, max: len, align: 1, spare: inode.vol.res.write_blocks, data: true, owner: Owner::FILE };
     match space::alloc(tp, want) {
@@ -267,7 +267,7 @@ fn complete(inode: &Arc<Inode>, st: &FileState, parts: &[Part], end_bytes: u64) 
     tp.commit().map(|_| ())
 }
 
-fn next_link(tp: &mut Trans, inode: &Arc<Inode>) -> Result<()> {
+pub(super) fn next_link(tp: &mut Trans, inode: &Arc<Inode>) -> Result<()> {
     tp.finish_deferred()?;
     tp.roll()?;
     if tp.blocks_left() < tp.vol.res.write_blocks {

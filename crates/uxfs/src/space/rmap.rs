@@ -118,7 +118,7 @@ fn cursor<'a>(tp: &'a mut Trans, agno: AgNumber, agf: &Buf) -> Cursor<'a, RmapTr
 /// The record of the same owner that has block `at.start`, at the same place of the file.
 fn covering(c: &mut Cursor<'_, RmapTree>, at: &RmapRec) -> Result<Option<RmapRec>> {
     let mut found = None;
-    let place = |r: &RmapRec| if r.counts_offsets() { r.offset + u64::from(at.start - r.start) } else { r.offset };
+    let place = |r: &RmapRec| if r.counts_offsets() { r.offset.wrapping_add(u64::from(at.start - r.start)) } else { r.offset };
     c.visit_under(&|key| get_half(key).0 <= at.start && get_half(&key[20..]).0 >= at.start, &mut |r| {
         let inside = r.start <= at.start && at.start - r.start < r.len;
         if inside && r.owner == at.owner && (place(&r) ^ at.offset) & !rmap_flag::UNWRITTEN == 0 {
@@ -138,22 +138,22 @@ fn enter(tp: &mut Trans, agno: AgNumber, agf: &Buf, mut r: RmapRec) -> Result<()
     let (mut left, mut right) = (None, None);
     if has_left {
         let before = RmapRec { start: r.start - 1, len: 1, owner: r.owner, offset: r.offset - step };
-        left = covering(&mut c, &before)?.filter(|l| l.start + l.len == r.start && joins(l));
+        left = covering(&mut c, &before)?.filter(|l| l.end() == r.start && joins(l));
     }
-    let after = RmapRec { start: r.start + r.len, offset: r.offset + step * u64::from(r.len), ..r };
+    let after = RmapRec { start: r.end(), offset: r.next_offset(), ..r };
     if let Some(n) = c.lookup_eq(&after)?.filter(joins) {
         right = Some(n);
     }
     if let Some(n) = right {
         c.delete()?;
-        r.len += n.len;
+        r.len = r.len.saturating_add(n.len);
     }
     match left {
         Some(l) => {
             if c.lookup_eq(&l)? != Some(l) {
                 return Err(ag::corrupt(agf, "has an rmapbt that is out of order"));
             }
-            c.update(&RmapRec { len: l.len + r.len, ..l })
+            c.update(&RmapRec { len: l.len.saturating_add(r.len), ..l })
         }
         None => c.insert(&r),
     }
@@ -162,7 +162,7 @@ fn enter(tp: &mut Trans, agno: AgNumber, agf: &Buf, mut r: RmapRec) -> Result<()
 /// Takes an owner off; the record has the whole extent.
 fn leave(tp: &mut Trans, agno: AgNumber, agf: &Buf, r: RmapRec) -> Result<()> {
     let mut c = cursor(tp, agno, agf);
-    let found = covering(&mut c, &r)?.filter(|f| f.len - (r.start - f.start) >= r.len);
+    let found = covering(&mut c, &r)?.filter(|f| f.end() >= r.end());
     let Some(f) = found else { return Err(ag::corrupt(agf, "has no record of an owner that gives blocks up")) };
     cut_out(&mut c, agf, f, r.start, r.len)
 }
@@ -172,15 +172,15 @@ fn cut_out(c: &mut Cursor<'_, RmapTree>, agf: &Buf, f: RmapRec, start: u32, len:
     if c.lookup_eq(&f)? != Some(f) {
         return Err(ag::corrupt(agf, "has an rmapbt that is out of order"));
     }
-    let (before, end) = (start - f.start, start + len);
+    let (before, end) = (start - f.start, start.saturating_add(len));
     if before > 0 {
         c.update(&RmapRec { len: before, ..f })?;
     } else {
         c.delete()?;
     }
-    if end < f.start + f.len {
-        let step = if f.counts_offsets() { u64::from(end - f.start) } else { 0 };
-        c.insert(&RmapRec { start: end, len: f.start + f.len - end, owner: f.owner, offset: f.offset + step })?;
+    if end < f.end() {
+        let front = RmapRec { len: end - f.start, ..f };
+        c.insert(&RmapRec { start: end, len: f.end() - end, owner: f.owner, offset: front.next_offset() })?;
     }
     Ok(())
 }
@@ -203,16 +203,16 @@ pub(super) fn change(tp: &mut Trans, agno: AgNumber, agf: &Buf, start: u32, len:
 /// Takes whatever owners are left off an extent that a crash kept from being freed.
 fn forget_all(tp: &mut Trans, agno: AgNumber, agf: &Buf, start: u32, len: u32) -> Result<()> {
     let mut c = cursor(tp, agno, agf);
-    let end = start + len;
+    let end = start.saturating_add(len);
     let mut found = Vec::new();
     c.visit_under(&|key| get_half(key).0 < end && get_half(&key[20..]).0 >= start, &mut |r| {
-        if r.start < end && r.start + r.len > start {
+        if r.start < end && r.end() > start {
             found.push(r);
         }
         true
     })?;
     for f in found {
-        let (from, to) = (f.start.max(start), (f.start + f.len).min(end));
+        let (from, to) = (f.start.max(start), f.end().min(end));
         cut_out(&mut c, agf, f, from, to - from)?;
     }
     Ok(())

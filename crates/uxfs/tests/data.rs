@@ -1,0 +1,140 @@
+//! A random exerciser of file data against a model in memory; the kernel and xfs_repair look at what is left.
+
+mod common;
+
+use common::*;
+use uxfs::{Allocate, Fs, Seek, SetAttr};
+use uxfs_sync::Chance;
+
+/// Longest file of the exerciser.
+const MOST: u64 = 3 << 20;
+
+struct File {
+    ino: u64,
+    model: Vec<u8>,
+}
+
+impl File {
+    fn fit(&mut self, end: u64) {
+        self.model.resize(self.model.len().max(end as usize), 0);
+    }
+
+    /// One operation; returns its name.
+    fn step(&mut self, fs: &Fs, c: &Chance, bs: u64) -> &'static str {
+        let size = self.model.len() as u64;
+        let off = c.below(MOST);
+        let len = 1 + if c.below(3) == 0 { c.below(300_000) } else { c.below(3 * bs) };
+        let end = (off + len).min(MOST);
+        let blocks = |x: u64| x / bs * bs;
+        let (from, n) = (blocks(off), blocks(len).max(bs));
+        let keep_size = c.below(2) == 0;
+        let range = |m: &mut Vec<u8>, end: u64| {
+            let (s, e) = (off.min(m.len() as u64) as usize, end.min(m.len() as u64) as usize);
+            m[s..e].fill(0);
+        };
+        match c.below(13) {
+            0..4 if off < end => {
+                let data: Vec<u8> = (off..end).map(|i| (i ^ (i >> 8) ^ c.next_u64()) as u8).collect();
+                fs.write(self.ino, off, &data, false).unwrap();
+                self.fit(end);
+                self.model[off as usize..end as usize].copy_from_slice(&data);
+                "write"
+            }
+            4 => {
+                fs.setattr(self.ino, SetAttr { size: Some(off), ..SetAttr::default() }).unwrap();
+                self.model.resize(off as usize, 0);
+                "truncate"
+            }
+            5 => {
+                fs.fallocate(self.ino, Allocate::Punch, off, len).unwrap();
+                range(&mut self.model, off + len);
+                "punch"
+            }
+            6 => {
+                fs.fallocate(self.ino, Allocate::Zero { keep_size }, off, len).unwrap();
+                if !keep_size {
+                    self.fit(off + len);
+                }
+                range(&mut self.model, off + len);
+                "zero"
+            }
+            7 => {
+                fs.fallocate(self.ino, Allocate::Reserve { keep_size }, off, len).unwrap();
+                if !keep_size {
+                    self.fit(off + len);
+                }
+                "reserve"
+            }
+            8 if from + n < size => {
+                fs.fallocate(self.ino, Allocate::Collapse, from, n).unwrap();
+                self.model.drain(from as usize..(from + n) as usize);
+                "collapse"
+            }
+            9 if from < size && size + n < MOST => {
+                fs.fallocate(self.ino, Allocate::Insert, from, n).unwrap();
+                self.model.splice(from as usize..from as usize, std::iter::repeat_n(0, n as usize));
+                "insert"
+            }
+            10 => {
+                fs.fsync(self.ino).unwrap();
+                "fsync"
+            }
+            11 => {
+                // A hole or data must be where they are told to be: what is a hole reads as zeros.
+                if let Some(at) = fs.seek(self.ino, off, Seek::Hole).unwrap()
+                    && at < size
+                {
+                    let to = fs.seek(self.ino, at, Seek::Data).unwrap().unwrap_or(size);
+                    assert!(self.model[at as usize..to as usize].iter().all(|b| *b == 0), "data in a hole {at}..{to}");
+                }
+                "seek"
+            }
+            _ => "nothing",
+        }
+    }
+
+    fn compare(&self, fs: &Fs, what: &str) {
+        assert_eq!(fs.stat(self.ino).unwrap().size, self.model.len() as u64, "size after {what}");
+        let mut data = vec![1; self.model.len() + 100];
+        let n = fs.read(self.ino, 0, &mut data).unwrap();
+        assert_eq!(n, self.model.len());
+        if let Some(at) = (0..n).find(|i| data[*i] != self.model[*i]) {
+            panic!("byte {at} is {} after {what}, not {}", data[at], self.model[at]);
+        }
+    }
+}
+
+fn exercise(img: &Image, steps: u64, seed: u64) {
+    let c = Chance::seeded(seed);
+    let mut fs = img.open();
+    let bs = u64::from(fs.geometry().blocksize);
+    let mut f = File { ino: fs.create(fs.root(), b"file", file(0o644)).unwrap().ino, model: Vec::new() };
+    let mut counts = std::collections::BTreeMap::<&str, u32>::new();
+    for i in 0..steps {
+        let what = f.step(&fs, &c, bs);
+        *counts.entry(what).or_default() += 1;
+        if i % 7 == 0 {
+            f.compare(&fs, what);
+        }
+        if i % 150 == 149 {
+            fs.unmount().unwrap();
+            fs = img.open();
+            f.compare(&fs, "mounting again");
+        }
+    }
+    assert!(counts.len() == 10 && counts.values().all(|n| *n >= 5), "not everything was done: {counts:?}");
+    fs.unmount().unwrap();
+    img.repair_is_silent();
+    let report = uxfs_check::check(&*img.device()).unwrap();
+    assert!(report.is_sound(), "{:?}", report.findings);
+    let k = img.kernel_mount();
+    assert!(std::fs::read(k.path("file")).unwrap() == f.model, "the kernel reads something else");
+}
+
+#[test]
+fn a_file_is_what_was_done_to_it() {
+    for seed in 0..3 {
+        exercise(&Image::theirs("exercise", 300 << 20, &["-q"]), 900, seed);
+        exercise(&Image::theirs("exercise-rmap", 300 << 20, &["-q", "-m", "rmapbt=1", "-i", "nrext64=1"]), 900, seed + 100);
+    }
+}
