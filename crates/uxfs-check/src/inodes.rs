@@ -122,13 +122,17 @@ impl Checker<'_> {
             return self.bad_inode(ino, "symlink", "has a target that is too long");
         }
         let mut left = core.size as usize;
-        for i in 0..(core.size as usize).div_ceil(payload) as u64 {
+        let (mut i, blocks) = (0, (core.size as usize).div_ceil(payload) as u64);
+        // Each extent has one header.
+        while i < blocks {
             let Some(e) = extents.iter().find(|e| e.off.0 <= i && i < e.end()) else {
                 return self.bad_inode(ino, "symlink", "has a target that is not mapped");
             };
-            let Some(b) = self.read_as(Kind::Symlink, self.g.fsb_daddr(e.at(i)), self.g.bb_per_block()) else { return };
+            let len = (e.end() - i).min(blocks - i) as u32;
+            let Some(b) = self.read_as(Kind::Symlink, self.g.fsb_daddr(e.at(i)), len * self.g.bb_per_block()) else { return };
+            i += u64::from(len);
             let n = get32(&b, 8) as usize;
-            if uxfs_format::bytes::get64(&b, 32) != ino.0 || n != left.min(payload) {
+            if uxfs_format::bytes::get64(&b, 32) != ino.0 || n != left.min(b.len() - REMOTE_HEADER) {
                 return self.bad_inode(ino, "symlink", "has a target block of another owner or length");
             }
             self.target(ino, &b[REMOTE_HEADER..REMOTE_HEADER + n]);

@@ -231,6 +231,13 @@ impl Checker<'_> {
             freecount += u32::from(r.freecount);
             self.chunk(agno, r);
         }
+        // Blocks that hold several chunks hold all of them.
+        let first_of = |r: &InoRec| r.startino.0 / self.g.inopblock.max(1);
+        let mut in_block = std::collections::BTreeMap::<u32, u32>::new();
+        all.iter().for_each(|r| *in_block.entry(first_of(r)).or_default() += 1);
+        if self.g.inopblock > 64 && in_block.values().any(|n| n * 64 != self.g.inopblock) {
+            self.add("inobt-missing", "inobt", Some(at), "has only some of the chunks of a block");
+        }
         for (code, what, header, real) in
             [("agi-count", "inodes", agi.count.get(), count), ("agi-freecount", "free inodes", agi.freecount.get(), freecount)]
         {

@@ -136,6 +136,24 @@ impl DaFork {
         (at as u32).next_multiple_of(self.step)
     }
 
+    /// Says of all blocks of the fork, which holds nothing else, that they are freed.
+    ///
+    /// # Errors
+    /// A block is mapped in part.
+    pub fn invalidate_all(&self, tp: &mut Trans) -> Result<()> {
+        let step = u64::from(self.step);
+        let blocks: std::collections::BTreeSet<u64> = {
+            let d = self.inode.data();
+            d.fork(self.which).extents.values().flat_map(|e| (e.off.0 / step..e.end().div_ceil(step)).map(|i| i * step)).collect()
+        };
+        for block in blocks {
+            let maps = self.maps(block as u32).ok_or_else(|| self.corrupt("has a block that is mapped in part"))?;
+            let b = tp.get_buf(&maps, Kind::DirData);
+            tp.invalidate(&b);
+        }
+        Ok(())
+    }
+
     /// Frees a block.
     ///
     /// # Errors

@@ -85,7 +85,7 @@ fn extents_field(w: Which) -> u32 {
 fn alloc_fork_block(tp: &mut Trans, inode: &Arc<Inode>, which: Which, near: FsBlock) -> Result<FsBlock> {
     let near = if tp.vol.geo.valid_fsb(near, 1) { near } else { home(inode) };
     let owner = tree_owner(inode, which);
-    let (b, _) = space::alloc(tp, Want { near, min: 1, max: 1, align: 1, spare: 0, data: false, owner })?;
+    let (b, _) = space::alloc(tp, Want { near, min: 1, max: 1, align: 1, spare: 0, owner })?;
     inode.data().core.nblocks += 1;
     Ok(b)
 }
@@ -414,8 +414,7 @@ pub fn grow_fork(tp: &mut Trans, inode: &Arc<Inode>, which: Which, off: u64, len
         f.extents.range(..=off).next_back().or_else(|| f.extents.iter().next()).map(|x| x.1.start)
     };
     let near = near.unwrap_or_else(|| home(inode));
-    let (start, got) =
-        space::alloc(tp, Want { near, min: len, max: len.min(MAX_EXTENT), align: 1, spare: 0, data: false, owner: Owner::FILE })?;
+    let (start, got) = space::alloc(tp, Want { near, min: len, max: len.min(MAX_EXTENT), align: 1, spare: 0, owner: Owner::FILE })?;
     let e = Extent { off: FileBlock(off), start, len: got, unwritten: false };
     map(tp, inode, which, e)?;
     Ok(e)

@@ -119,9 +119,6 @@ fn check_features(g: &Geometry, sb: &Superblock, read_only: bool) -> Result<()> 
         let list = [names(inc, INCOMPAT_NAMES), names(ro, RO_COMPAT_NAMES)].join(" ");
         return Err(unsupported(format!("writing volumes with {}; they can be opened read-only", list.trim())));
     }
-    if g.blocksize != 4096 {
-        return Err(unsupported(format!("writing volumes with blocks of {} bytes; they can be opened read-only", g.blocksize)));
-    }
     Ok(())
 }
 

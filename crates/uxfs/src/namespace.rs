@@ -5,7 +5,7 @@
 
 use crate::ag;
 use crate::attr::{self, parent};
-use crate::da::{Reader, Source};
+use crate::da::{DaFork, Reader, Source};
 use crate::dir;
 use crate::error::{Error, Result};
 use crate::file::{self, Files};
@@ -215,16 +215,26 @@ impl Names {
         } else {
             inode.data().core.format = Format::Extents;
             inode.log(&mut tp, ino_field::DEXT | ino_field::AEXT)?;
-            for (i, part) in target.chunks(payload).enumerate() {
-                let e = map::grow_fork(&mut tp, &inode, Which::Data, i as u64, 1)?;
-                let at = g.fsb_daddr(e.at(i as u64));
-                let b = tp.get_buf(&[(at, g.bb_per_block())], Kind::Symlink);
+            let mut off = 0;
+            while off < u64::from(blocks) {
+                let left = blocks - off as u32;
+                let e = match map::grow_fork(&mut tp, &inode, Which::Data, off, left) {
+                    Err(Error::NoSpace) if left > 1 => map::grow_fork(&mut tp, &inode, Which::Data, off, 1)?,
+                    r => r?,
+                };
+                off = e.end();
+            }
+            let mut rest = target;
+            for (at, bbs) in link_blocks(&inode, blocks) {
+                let b = tp.get_buf(&[(at, bbs)], Kind::Symlink);
+                let (part, behind) = rest.split_at(rest.len().min(bbs as usize * 512 - REMOTE_HEADER));
                 {
-                    let mut d = b.data_mut();
-                    symlink::init(&mut d, SYMLINK_MAGIC, (i * payload) as u32, part.len() as u32, inode.ino, at, Lsn(0), g);
+                    let (mut d, done) = (b.data_mut(), target.len() - rest.len());
+                    symlink::init(&mut d, SYMLINK_MAGIC, done as u32, part.len() as u32, inode.ino, at, Lsn(0), g);
                     d[REMOTE_HEADER..REMOTE_HEADER + part.len()].copy_from_slice(part);
                 }
                 tp.log_all(&b);
+                rest = behind;
             }
         }
         dir::add(&mut tp, dir, name, inode.ino, of_mode(mode::LNK))?;
@@ -252,25 +262,22 @@ impl Names {
         }
         let mut out = Vec::new();
         let mut src = Reader(&self.vol);
-        let mut off = 0;
-        while (out.len() as u64) < core.size {
-            let (at, n) = self.symlink_block(inode, off)?;
-            let b = src.block(&[(at, n)], Kind::Symlink)?;
+        map::load(inode, Which::Data)?;
+        let blocks = (core.size as usize).div_ceil(self.vol.geo.blocksize as usize - REMOTE_HEADER) as u32;
+        for (at, bbs) in link_blocks(inode, blocks) {
+            let b = src.block(&[(at, bbs)], Kind::Symlink)?;
             let d = b.data();
             let bytes = uxfs_format::bytes::get32(&d, 8) as usize;
-            if uxfs_format::bytes::get64(&d, 32) != inode.ino.0 || out.len() as u64 + bytes as u64 > core.size {
+            let fits = out.len() as u64 + bytes as u64 <= core.size && REMOTE_HEADER + bytes <= d.len();
+            if uxfs_format::bytes::get64(&d, 32) != inode.ino.0 || !fits {
                 return Err(self.vol.corrupt(inode.ino, "has a link target in another's block"));
             }
             out.extend_from_slice(&d[REMOTE_HEADER..REMOTE_HEADER + bytes]);
-            off += 1;
+        }
+        if out.len() as u64 != core.size {
+            return Err(self.vol.corrupt(inode.ino, "has a link target that is not mapped"));
         }
         Ok(out)
-    }
-
-    fn symlink_block(&self, inode: &Inode, off: u64) -> Result<(DiskAddr, u32)> {
-        let e = inode.data().data.at(off);
-        let e = e.ok_or_else(|| self.vol.corrupt(inode.ino, "has a link target that is not mapped"))?;
-        Ok((self.vol.geo.fsb_daddr(e.at(off)), self.vol.geo.bb_per_block()))
     }
 
     /// Gives an inode another name.
@@ -561,15 +568,27 @@ impl Names {
     /// Blocks of a directory or link may be in the log: their images must not come back over whatever is there next.
     fn invalidate_blocks(&self, tp: &mut Trans, inode: &Arc<Inode>, core: &Core) -> Result<()> {
         let g = &self.vol.geo;
-        let step = if core.kind() == mode::DIR { 1u64 << g.dirblklog } else { 1 };
-        let extents: Vec<_> = inode.data().data.extents.values().copied().collect();
-        for e in extents {
-            for off in (e.off.0..e.end()).step_by(step as usize) {
-                let kind = if core.kind() == mode::LNK { Kind::Symlink } else { Kind::DirData };
-                let b = tp.get_buf(&[(g.fsb_daddr(e.at(off)), g.bb_per_block() * step as u32)], kind);
+        if core.kind() == mode::LNK {
+            let blocks = inode.data().data.extents.values().map(|e| e.len).sum();
+            for piece in link_blocks(inode, blocks) {
+                let b = tp.get_buf(&[piece], Kind::Symlink);
                 tp.invalidate(&b);
             }
+            return Ok(());
         }
-        Ok(())
+        DaFork { inode: inode.clone(), which: Which::Data, base: 0, step: 1 << g.dirblklog }.invalidate_all(tp)
     }
+}
+
+/// Where the target of a link lies in its `blocks` blocks: each extent is one piece, with one header.
+fn link_blocks(inode: &Inode, blocks: u32) -> Vec<(DiskAddr, u32)> {
+    let (g, d) = (&inode.vol.geo, inode.data());
+    let mut out = Vec::new();
+    let mut off = 0;
+    while let Some(e) = d.data.at(off).filter(|_| off < u64::from(blocks)) {
+        let len = (e.end() - off).min(u64::from(blocks) - off) as u32;
+        out.push((g.fsb_daddr(e.at(off)), len * g.bb_per_block()));
+        off += u64::from(len);
+    }
+    out
 }

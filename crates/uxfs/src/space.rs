@@ -2,7 +2,7 @@
 //!
 //! 1. bnobt and cntbt hold the same extents, and extents of bnobt never touch.
 //! 2. The free list is refilled before either tree is changed, so that splitting them cannot fail.
-//! 3. A freed extent is busy until its freeing is durable: file data, which is written without the log, does not use it.
+//! 3. A freed extent is busy until its freeing is durable: nobody gets it before (docs/journal.md, 7).
 
 mod agfl;
 mod alloc;

@@ -250,11 +250,6 @@ impl Trans {
         }
     }
 
-    /// True if it may still be given up.
-    pub fn can_cancel(&self) -> bool {
-        !self.half_done
-    }
-
     /// Unlocks a buffer that was only looked at.
     pub fn release_buf(&mut self, b: &Buf) {
         let key = (b.daddr(), b.bbs());

@@ -22,7 +22,7 @@ pub(super) fn allocate(tp: &mut Trans, inode: &Arc<Inode>, blocks: u32) -> Resul
         let near = map::home(inode);
         let (start, len) = space::alloc(
             tp,
-            Want { near, min: 1, max: blocks - done, align: 1, spare: tp.vol.res.write_blocks, data: true, owner: space::Owner::FILE },
+            Want { near, min: 1, max: blocks - done, align: 1, spare: tp.vol.res.write_blocks, owner: space::Owner::FILE },
         )?;
         let e = Extent { off: FileBlock(u64::from(first + done)), start, len, unwritten: false };
         map::map(tp, inode, Which::Attr, e)?;

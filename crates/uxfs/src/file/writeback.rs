@@ -178,17 +178,10 @@ fn near(inode: &Arc<Inode>, off: u64) -> FsBlock {
     before.filter(|b| inode.vol.geo.valid_fsb(*b, 1)).unwrap_or_else(|| map::home(inode))
 }
 
-/// Allocates data blocks; where only busy ones are left, makes their freeing durable and tries again.
+/// Allocates data blocks.
 pub(super) fn alloc_data(tp: &mut Trans, inode: &Arc<Inode>, off: u64, len: u32) -> Result<(FsBlock, u32)> {
-    let want =
-        Want { near: near(inode, off), min: 1, max: len, align: 1, spare: inode.vol.res.write_blocks, data: true, owner: Owner::FILE };
-    match space::alloc(tp, want) {
-        Err(Error::NoSpace) if tp.can_cancel() && space::is_busy(&tp.vol) => {
-            tp.vol.journal.force_all()?;
-            space::alloc(tp, want)
-        }
-        r => r,
-    }
+    let want = Want { near: near(inode, off), min: 1, max: len, align: 1, spare: inode.vol.res.write_blocks, owner: Owner::FILE };
+    space::alloc(tp, want)
 }
 
 /// Allocates and maps unwritten blocks for a hole.

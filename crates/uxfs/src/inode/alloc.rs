@@ -212,14 +212,18 @@ fn alloc_chunk(tp: &mut Trans, agno: AgNumber, agi: &Buf) -> Result<bool> {
         return Ok(false);
     }
     let blocks = g.chunk_blocks();
-    let want = |n, align| Want { near: FsBlock(0), min: n, max: n, align, spare: 0, data: false, owner: Owner::INODES };
+    let want = |n, align| Want { near: FsBlock(0), min: n, max: n, align, spare: 0, owner: Owner::INODES };
     let near = g.agino_agbno(AgIno(ag::get_agi(agi).newino.get())).0;
     let near = if near < g.ag_length(agno) { near } else { 0 };
     let found = space::alloc_in_group(tp, agno, near, want(blocks, g.inoalignmt.max(1)), tp.highest_agf.is_none_or(|h| agno.0 >= h))?;
     if let Some((agbno, _)) = found {
         let start = g.agbno_agino(AgBlock(agbno));
         init_inodes(tp, agno, agbno, blocks);
-        insert_chunk(tp, agno, agi, InoRec { startino: start, holemask: 0, count: 64, freecount: 64, free: u64::MAX })?;
+        // Large blocks hold several chunks, which come and stay together.
+        for i in (0..(blocks << g.inopblog).max(64)).step_by(64) {
+            let startino = AgIno(start.0 + i);
+            insert_chunk(tp, agno, agi, InoRec { startino, holemask: 0, count: 64, freecount: 64, free: u64::MAX })?;
+        }
         return Ok(true);
     }
     if !g.has(incompat::SPINODES) || g.spino_align == 0 || g.spino_align >= blocks {

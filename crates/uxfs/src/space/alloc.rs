@@ -24,8 +24,6 @@ pub struct Want {
     pub align: u32,
     /// Blocks that must be left in the group: what the same transaction takes after, for the tree that maps the extent.
     pub spare: u32,
-    /// For something that is written without the log: busy extents will not do.
-    pub data: bool,
     /// Whose it will be.
     pub owner: Owner,
 }
@@ -46,6 +44,17 @@ const SIZE_STEPS: usize = 256;
 /// # Errors
 /// `NoSpace` if no group has `min` blocks in a row.
 pub fn alloc(tp: &mut Trans, want: Want) -> Result<(FsBlock, u32)> {
+    match alloc_anywhere(tp, want) {
+        Err(Error::NoSpace) if busy::is_busy(&tp.vol) => {
+            // What others freed, and earlier links of this chain, can be had once it is durable.
+            tp.vol.journal.force_all()?;
+            alloc_anywhere(tp, want)
+        }
+        r => r,
+    }
+}
+
+fn alloc_anywhere(tp: &mut Trans, want: Want) -> Result<(FsBlock, u32)> {
     let count = tp.vol.geo.agcount;
     let home = tp.vol.geo.fsb_agno(want.near).0.min(count - 1);
     let mut target = tp.vol.geo.fsb_agbno(want.near).0;
@@ -79,11 +88,13 @@ pub fn alloc(tp: &mut Trans, want: Want) -> Result<(FsBlock, u32)> {
 /// # Errors
 /// `NoSpace`.
 pub fn alloc_metadata(tp: &mut Trans, agno: AgNumber, near: AgBlock, owner: Owner) -> Result<AgBlock> {
-    let w = Want { near: FsBlock(0), min: 1, max: 1, align: 1, spare: 0, data: false, owner };
-    match alloc_in_group(tp, agno, near.0, w, true)? {
-        Some((b, _)) => Ok(AgBlock(b)),
-        None => Err(Error::NoSpace),
+    let w = Want { near: FsBlock(0), min: 1, max: 1, align: 1, spare: 0, owner };
+    let mut found = alloc_in_group(tp, agno, near.0, w, true)?;
+    if found.is_none() && busy::is_busy(&tp.vol) {
+        tp.vol.journal.force_all()?;
+        found = alloc_in_group(tp, agno, near.0, w, true)?;
     }
+    found.map(|(b, _)| AgBlock(b)).ok_or(Error::NoSpace)
 }
 
 /// Allocates in one group; `None` if it has not what is wanted, or is locked and `wait` is false.
@@ -120,7 +131,7 @@ fn tree(agno: AgNumber, agf: &Buf, by_size: bool) -> FreeTree {
 
 /// What of a free extent can be used: aligned, not busy, at most `max`, as near to `near` as it goes.
 fn usable(tp: &Trans, agno: AgNumber, r: FreeRec, near: u32, w: Want) -> Option<(u32, u32)> {
-    let (mut start, mut len) = if w.data { busy::trim(tp, agno, r.start, r.len) } else { (r.start, r.len) };
+    let (mut start, mut len) = busy::trim(tp, agno, r.start, r.len);
     if near > start && near < start + len && start + len - near >= w.max {
         (start, len) = (near, start + len - near);
     }
@@ -171,11 +182,28 @@ fn pick(tp: &mut Trans, agno: AgNumber, agf: &Buf, near: u32, w: Want) -> Result
     Ok(best)
 }
 
-/// The smallest free extent's first block, for the free list.
+/// A block for the free list, out of the smallest free extent that is not busy.
 pub(super) fn take_for_list(tp: &mut Trans, agno: AgNumber, agf: &Buf) -> Result<Option<u32>> {
-    let Some(rec) = Cursor::new(tp, tree(agno, agf, true)).lookup_ge(&FreeRec { start: 0, len: 0 })? else { return Ok(None) };
-    carve(tp, agno, agf, rec, rec.start, 1)?;
-    Ok(Some(rec.start))
+    for forced in [false, true] {
+        let mut c = Cursor::new(tp, tree(agno, agf, true));
+        let mut r = c.lookup_ge(&FreeRec { start: 0, len: 0 })?;
+        let mut left = SIZE_STEPS;
+        while let Some(rec) = r.filter(|_| left > 0) {
+            let (start, len) = busy::trim(c.tp, agno, rec.start, rec.len);
+            if len > 0 {
+                carve(tp, agno, agf, rec, start, 1)?;
+                return Ok(Some(start));
+            }
+            left -= 1;
+            // Small extents are often those that were freed last: the large ones behind them have something.
+            r = if left == SIZE_STEPS / 2 { c.lookup_le(&FreeRec { start: u32::MAX, len: u32::MAX })? } else { c.next()? };
+        }
+        if forced || !busy::is_busy(&tp.vol) {
+            break;
+        }
+        tp.vol.journal.force_all()?;
+    }
+    Ok(None)
 }
 
 fn insert(tp: &mut Trans, agno: AgNumber, agf: &Buf, r: FreeRec) -> Result<()> {
