@@ -260,7 +260,7 @@ impl Unpack<'_> {
                     fs.link(old.ino, dir, last)
                 }
                 LNK => fs.symlink(dir, last, target.as_os_str().as_bytes(), m.uid, m.gid),
-                _ => fs.create(dir, last, Make { mode: m.mode, uid: m.uid, gid: m.gid, rdev: m.rdev }),
+                _ => fs.create(dir, last, Make { mode: m.mode, uid: m.uid, gid: m.gid, rdev: m.rdev, umask: 0 }),
             };
             match r {
                 Err(uxfs::Error::Exists) => fs.unlink(dir, last).with_context(show)?,

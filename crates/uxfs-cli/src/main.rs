@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tree::{Host, Tree};
-use uxfs::{AttrName, SetAttr, SetMode};
+use uxfs::{AttrName, Rename, SetAttr, SetMode};
 use uxfs_mkfs::Features;
 use volume::{DIR, FMT, Volume};
 
@@ -326,7 +326,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Cmd::Cat { paths } => volume::each(&paths, false, |v, p| cat(v, p, out))?,
         Cmd::Stat { paths } => volume::each(&paths, false, |v, p| show::stat(v, p, out))?,
         Cmd::Cp { recursive, paths } => cp(&paths, recursive)?,
-        Cmd::Mv { no_clobber, paths } => mv(&paths, !no_clobber)?,
+        Cmd::Mv { no_clobber, paths } => mv(&paths, if no_clobber { Rename::NoReplace } else { Rename::Replace })?,
         Cmd::Rm { recursive, force, paths } => volume::each(&paths, true, |v, p| match v.find(p, false)? {
             None if force => Ok(()),
             _ => v.remove(p, recursive),
@@ -520,7 +520,7 @@ fn file(v: &Volume, path: &Path) -> Result<u64> {
         return Ok(s.ino);
     }
     let (dir, name) = v.parent(path)?;
-    let m = uxfs::Make { mode: volume::REG | 0o644, uid: 0, gid: 0, rdev: (0, 0) };
+    let m = uxfs::Make { mode: volume::REG | 0o644, uid: 0, gid: 0, rdev: (0, 0), umask: 0 };
     Ok(v.fs.create(dir.ino, name, m).with_context(|| v.at(path))?.ino)
 }
 
@@ -568,7 +568,7 @@ fn copy_one(src: &dyn Tree, from: &Path, dst: &dyn Tree, to: &Path, recursive: b
     tree::copy(src, from, dst, to, recursive, &|n| bar.inc(n))
 }
 
-fn mv(paths: &[OsString], replace: bool) -> Result<()> {
+fn mv(paths: &[OsString], how: Rename) -> Result<()> {
     let places: Vec<_> = paths.iter().map(|p| Place::inside(p)).collect();
     let Some(((source, to), from)) = places.split_last() else { bail!("nothing to move") };
     if from.iter().any(|f| f.0 != *source) {
@@ -578,7 +578,7 @@ fn mv(paths: &[OsString], replace: bool) -> Result<()> {
         for (_, f) in from {
             let t = destination(v, f, to, from.len() > 1)?;
             let ((odir, oname), (ndir, nname)) = (v.parent(f)?, v.parent(&t)?);
-            v.fs.rename(odir.ino, oname, ndir.ino, nname, replace).with_context(|| format!("{} to {}", v.at(f), v.at(&t)))?;
+            v.fs.rename(odir.ino, oname, ndir.ino, nname, how).with_context(|| format!("{} to {}", v.at(f), v.at(&t)))?;
         }
         Ok(())
     })

@@ -146,7 +146,7 @@ impl Tree for Volume {
         let (dir, name) = self.parent(path)?;
         match target {
             Some(t) => self.fs.symlink(dir.ino, name, t.as_os_str().as_bytes(), m.uid, m.gid),
-            None => self.fs.create(dir.ino, name, Make { mode: m.mode, uid: m.uid, gid: m.gid, rdev: m.rdev }),
+            None => self.fs.create(dir.ino, name, Make { mode: m.mode, uid: m.uid, gid: m.gid, rdev: m.rdev, umask: 0 }),
         }
         .with_context(|| self.at(path))?;
         Ok(())
@@ -160,7 +160,7 @@ impl Tree for Volume {
                 s.ino
             }
             None => {
-                let new = Make { mode: REG | m.mode & 0o7777, uid: m.uid, gid: m.gid, rdev: (0, 0) };
+                let new = Make { mode: REG | m.mode & 0o7777, uid: m.uid, gid: m.gid, rdev: (0, 0), umask: 0 };
                 self.fs.create(dir.ino, name, new).with_context(|| self.at(path))?.ino
             }
         };

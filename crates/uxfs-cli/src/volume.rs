@@ -157,7 +157,7 @@ impl Volume {
             }
         }
         let (dir, name) = self.parent(path)?;
-        let m = Make { mode: DIR | mode & 0o7777, uid: 0, gid: 0, rdev: (0, 0) };
+        let m = Make { mode: DIR | mode & 0o7777, uid: 0, gid: 0, rdev: (0, 0), umask: 0 };
         self.fs.create(dir.ino, name, m).with_context(|| self.at(path))?;
         Ok(())
     }

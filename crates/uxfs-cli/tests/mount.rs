@@ -290,6 +290,82 @@ fn a_signal_closes_a_busy_mount_cleanly() {
     p.is_sound("v.img");
 }
 
+/// Access control lists are set, inherited, kept and obeyed as on the kernel's mount, and lie on the disk as there.
+#[test]
+fn access_control_lists_are_those_of_the_kernel() {
+    let p = Place::new("acl");
+    for v in ["ours.img", "theirs.img"] {
+        p.image(v, 300 << 20);
+        p.mkfs_xfs(v, &["-q"]);
+    }
+    let script = r#"
+        chmod 755 .; umask 022
+        mkdir plain inherits; echo secret > file; chmod 600 file
+        setfacl -m u:1001:rw-,g:1002:r-- file
+        setfacl -m u:1001:rwx inherits; setfacl -d -m u:1001:rwx,g:1002:r-x,o::- inherits
+        umask 027; echo x > inherits/new; mkdir inherits/sub; echo y > inherits/sub/deep; mknod inherits/pipe p; ln -s new inherits/soft
+        umask 077; echo z > inherits/private; echo z > plain/private
+        chmod 640 inherits/new; chmod 711 inherits/sub
+        setfacl -x u:1001 inherits/sub/deep; setfacl -b inherits/private; setfacl -m m::r inherits/pipe
+        mkdir gone; setfacl -d -m u:7:rwx gone; setfacl -k gone
+        setpriv --reuid=1001 --regid=1001 --clear-groups cat file; setpriv --reuid=1003 --regid=1003 --clear-groups cat file 2>&1
+        setpriv --reuid=1003 --regid=1002 --clear-groups sh -c 'cat file; echo more > file' 2>&1
+        setpriv --reuid=1001 --regid=1001 --clear-groups touch inherits/by1001 2>&1
+    "#;
+    let look = "getfacl -R -n . && find . -printf '%p %m %y\n' | sort && getfattr -R -d -m '^trusted.SGI' -e hex .";
+    let go = |at: &Path, script: &str| {
+        let o = Command::new("bash").args(["-c", script]).current_dir(at).output().unwrap();
+        text(&o).replace(at.to_str().unwrap(), "")
+    };
+    let s = p.serve("ours.img", "allow_other");
+    let k = p.kernel("theirs.img", "loop");
+    let (ours, theirs) = (go(&s.at, script), go(&k.at, script));
+    assert!(theirs.contains("secret\n") && theirs.contains("Permission denied"), "setfacl and getfacl (package acl): {theirs}");
+    assert_eq!(ours, theirs);
+    let sorted = |t: String| {
+        let mut v: Vec<String> = t.split("\n\n").map(str::to_string).collect();
+        v.sort();
+        v
+    };
+    let (seen, want) = (sorted(go(&s.at, look)), sorted(go(&k.at, look)));
+    assert_eq!(seen, want);
+    s.unmount();
+    drop(k);
+    p.is_sound("ours.img");
+    let k = p.kernel("ours.img", "loop,ro");
+    assert_eq!(sorted(go(&k.at, look)), want, "the kernel sees other lists than were set");
+}
+
+#[test]
+fn names_change_places_and_leave_whiteouts() {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let p = Place::new("exchange");
+    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=300m", "v.img"]);
+    let s = p.serve("v.img", "");
+    let at = |n: &str| s.at.join(n);
+    fs::create_dir_all(at("a/dir/below")).unwrap();
+    fs::create_dir(at("b")).unwrap();
+    fs::write(at("b/file"), "file").unwrap();
+    let rename = |from: &str, to: &str, how| renameat_with(CWD, at(from), CWD, at(to), how).map_err(|e| e.raw_os_error());
+    rename("a/dir", "b/file", RenameFlags::EXCHANGE).unwrap();
+    assert_eq!(fs::read_to_string(at("a/dir")).unwrap(), "file");
+    assert!(at("b/file/below").is_dir());
+    assert_eq!((fs::metadata(at("a")).unwrap().nlink(), fs::metadata(at("b")).unwrap().nlink()), (2, 3));
+    assert_eq!(rename("b", "b/file/below", RenameFlags::EXCHANGE), Err(22));
+    assert_eq!(rename("a", "none", RenameFlags::EXCHANGE), Err(2));
+    assert_eq!(rename("a", "b", RenameFlags::NOREPLACE), Err(17));
+    fs::write(at("over"), "over").unwrap();
+    rename("a/dir", "over", RenameFlags::WHITEOUT).unwrap();
+    let w = fs::symlink_metadata(at("a/dir")).unwrap();
+    assert!(w.file_type().is_char_device() && w.rdev() == 0);
+    assert_eq!(fs::read_to_string(at("over")).unwrap(), "file");
+    s.unmount();
+    p.is_sound("v.img");
+    let k = p.kernel("v.img", "loop,ro");
+    assert!(k.at.join("b/file/below").is_dir() && fs::symlink_metadata(k.at.join("a/dir")).unwrap().file_type().is_char_device());
+}
+
 /// Lets every user open /dev/fuse, as Debian's udev rules do, until it is dropped: some containers have it closed.
 struct OpenToAll(u32);
 

@@ -3,6 +3,7 @@
 //! This crate does no I/O, never panics on any bytes and contains no `unsafe`. Accessors that take a byte slice are
 //! total: a read past the end yields zero, and the verifiers in [`verify`] refuse such a block before anyone relies on it.
 
+pub mod acl;
 pub mod ag;
 pub mod attr;
 pub mod btree;

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use uxfs::{Allocate, AttrName, Error, Fs, Make, Seek, SetAttr, SetMode, Stat};
+use uxfs::{Acl, Allocate, AttrName, Error, Fs, Make, Rename, Seek, SetAttr, SetMode, Stat};
 
 /// How long the kernel may believe names and attributes: it changes them all itself.
 const TTL: Duration = Duration::from_secs(3600);
@@ -75,8 +75,8 @@ impl Front {
         }
     }
 
-    fn make(req: &Request, mode: u32, rdev: u32) -> Make {
-        Make { mode: mode as u16, uid: req.uid(), gid: req.gid(), rdev: split_dev(rdev) }
+    fn make(req: &Request, mode: u32, umask: u32, rdev: u32) -> Make {
+        Make { mode: mode as u16, uid: req.uid(), gid: req.gid(), rdev: split_dev(rdev), umask: umask as u16 & 0o777 }
     }
 
     fn empty(r: Result<(), Error>, reply: ReplyEmpty) {
@@ -90,6 +90,14 @@ impl Front {
         let fs = self.fs.clone();
         self.waiting.run(Box::new(move || Self::empty(if whole { fs.sync() } else { fs.fsync(ino) }, reply)));
     }
+}
+
+/// Names of access control lists: the kernel's, and the attribute's in the namespace `trusted`.
+const ACLS: [(&[u8], &[u8]); 2] = [(b"system.posix_acl_access", b"SGI_ACL_FILE"), (b"system.posix_acl_default", b"SGI_ACL_DEFAULT")];
+
+/// Whether a name is that of a default list, if it is that of a list at all.
+fn acl_kind(name: &OsStr) -> Option<bool> {
+    ACLS.iter().position(|a| a.0 == name.as_bytes()).map(|i| i == 1)
 }
 
 fn xattr_data(value: &[u8], size: u32, reply: ReplyXattr) {
@@ -110,6 +118,8 @@ impl Filesystem for Front {
             InitFlags::FUSE_NO_OPEN_SUPPORT,
             InitFlags::FUSE_NO_OPENDIR_SUPPORT,
             InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_DONT_MASK,
         ] {
             // An older kernel lacks some; it works without.
             let _ = config.add_capabilities(f);
@@ -182,12 +192,12 @@ impl Filesystem for Front {
         }
     }
 
-    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, rdev: u32, reply: ReplyEntry) {
-        self.entry(self.fs.create(self.ino(parent), name.as_bytes(), Self::make(req, mode, rdev)), reply);
+    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        self.entry(self.fs.create(self.ino(parent), name.as_bytes(), Self::make(req, mode, umask, rdev)), reply);
     }
 
-    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        let m = Self::make(req, mode & 0o7777 | 0o040_000, 0);
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let m = Self::make(req, mode & 0o7777 | 0o040_000, umask, 0);
         self.entry(self.fs.create(self.ino(parent), name.as_bytes(), m), reply);
     }
 
@@ -214,12 +224,14 @@ impl Filesystem for Front {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        // Exchange and whiteout are refused, as by a kernel file system that has them not.
-        if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
-            return reply.error(Errno::EINVAL);
-        }
-        let replace = !flags.contains(RenameFlags::RENAME_NOREPLACE);
-        let r = self.fs.rename(self.ino(parent), name.as_bytes(), self.ino(newparent), newname.as_bytes(), replace);
+        let how = match flags {
+            f if f.is_empty() => Rename::Replace,
+            RenameFlags::RENAME_NOREPLACE => Rename::NoReplace,
+            RenameFlags::RENAME_EXCHANGE => Rename::Exchange,
+            RenameFlags::RENAME_WHITEOUT => Rename::Whiteout,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let r = self.fs.rename(self.ino(parent), name.as_bytes(), self.ino(newparent), newname.as_bytes(), how);
         Self::empty(r, reply);
     }
 
@@ -331,6 +343,10 @@ impl Filesystem for Front {
     }
 
     fn setxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+        if let Some(default) = acl_kind(name) {
+            let r = Acl::from_kernel(value).map_err(|what| Error::Invalid { what });
+            return Self::empty(r.and_then(|a| self.fs.set_acl(self.ino(ino), default, Some(&a))), reply);
+        }
         let Some(n) = AttrName::parse(name.as_bytes()) else { return reply.error(Errno::EOPNOTSUPP) };
         let mode = match flags {
             libc::XATTR_CREATE => SetMode::Create,
@@ -341,8 +357,12 @@ impl Filesystem for Front {
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let Some(n) = AttrName::parse(name.as_bytes()) else { return reply.error(Errno::EOPNOTSUPP) };
-        match self.fs.get_attr(self.ino(ino), n) {
+        let value = match (acl_kind(name), AttrName::parse(name.as_bytes())) {
+            (Some(default), _) => self.fs.get_acl(self.ino(ino), default).map(|a| a.to_kernel()),
+            (None, Some(n)) => self.fs.get_attr(self.ino(ino), n),
+            (None, None) => return reply.error(Errno::EOPNOTSUPP),
+        };
+        match value {
             Ok(v) => xattr_data(&v, size, reply),
             Err(e) => reply.error(errno(&e)),
         }
@@ -352,7 +372,9 @@ impl Filesystem for Front {
         match self.fs.list_attrs(self.ino(ino)) {
             Ok(list) => {
                 let mut out = Vec::new();
-                for text in list.iter().filter_map(|(namespace, name, _)| AttrName { namespace: *namespace, name }.full()) {
+                let acls = ACLS.iter().filter(|a| list.iter().any(|(_, n, _)| n == a.1)).map(|a| a.0.to_vec());
+                let others = list.iter().filter_map(|(namespace, name, _)| AttrName { namespace: *namespace, name }.full());
+                for text in acls.chain(others) {
                     if req.uid() == 0 || !text.starts_with(b"trusted.") {
                         out.extend_from_slice(&text);
                         out.push(0);
@@ -365,6 +387,9 @@ impl Filesystem for Front {
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if let Some(default) = acl_kind(name) {
+            return Self::empty(self.fs.set_acl(self.ino(ino), default, None), reply);
+        }
         let Some(n) = AttrName::parse(name.as_bytes()) else { return reply.error(Errno::EOPNOTSUPP) };
         Self::empty(self.fs.remove_attr(self.ino(ino), n), reply);
     }
@@ -373,8 +398,8 @@ impl Filesystem for Front {
         reply.error(Errno::ENOSYS);
     }
 
-    fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, _flags: i32, reply: ReplyCreate) {
-        let m = Self::make(req, mode & 0o7777 | 0o100_000, 0);
+    fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, _flags: i32, reply: ReplyCreate) {
+        let m = Self::make(req, mode & 0o7777 | 0o100_000, umask, 0);
         let made = self.fs.create(self.ino(parent), name.as_bytes(), m);
         match self.held(made) {
             Ok(s) => {

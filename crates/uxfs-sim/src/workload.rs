@@ -2,7 +2,7 @@
 
 use crate::model::{Data, History, Model, Node, TOP};
 use std::sync::Arc;
-use uxfs::{AttrName, Fs, JournalConfig, Make, Options, SetAttr, SetMode};
+use uxfs::{AttrName, Fs, JournalConfig, Make, Options, Rename, SetAttr, SetMode};
 use uxfs_device::{Device, DeviceRef, Memory, Recorder, Trace};
 use uxfs_mkfs::Features;
 use uxfs_sync::{Chance, FixedClock};
@@ -89,7 +89,7 @@ pub fn run(shape: &Shape) -> Result<Journey, String> {
     // The workers' directories are there from the start.
     let fs = Fs::open(base.clone(), options(shape.seed)).map_err(say)?;
     for w in 0..shape.workers {
-        fs.create(fs.root(), top_name(w).as_bytes(), Make { mode: 0o040_755, uid: TOP, gid: 0, rdev: (0, 0) }).map_err(say)?;
+        fs.create(fs.root(), top_name(w).as_bytes(), Make { mode: 0o040_755, uid: TOP, gid: 0, rdev: (0, 0), umask: 0 }).map_err(say)?;
     }
     fs.unmount().map_err(say)?;
     let recorder = Arc::new(Recorder::new(base).map_err(|e| e.to_string())?);
@@ -205,7 +205,7 @@ impl<'a> Worker<'a> {
             n.target = Some(target.clone());
             self.fs.symlink(dir, name.as_bytes(), target.as_bytes(), id, 0)?
         } else {
-            self.fs.create(dir, name.as_bytes(), Make { mode, uid: id, gid: 0, rdev: (0, 0) })?
+            self.fs.create(dir, name.as_bytes(), Make { mode, uid: id, gid: 0, rdev: (0, 0), umask: 0 })?
         };
         n.ino = s.ino;
         if mode & 0o170_000 == 0o040_000 {
@@ -272,7 +272,7 @@ impl<'a> Worker<'a> {
             return Ok(());
         }
         let (o, n) = (self.model.nodes[&od].ino, self.model.nodes[&nd].ino);
-        self.fs.rename(o, oname.as_bytes(), n, nname.as_bytes(), true)?;
+        self.fs.rename(o, oname.as_bytes(), n, nname.as_bytes(), Rename::Replace)?;
         self.node(od).names.remove(&oname);
         self.node(nd).names.insert(nname, id);
         self.node(id);

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
-use uxfs::{AttrName, Fs, Make, Options, SetAttr, SetMode};
+use uxfs::{AttrName, Fs, Make, Options, Rename, SetAttr, SetMode};
 use uxfs_device::{Device, DeviceRef, Memory};
 use uxfs_format::bytes::{get64, put16, put32, put64};
 use uxfs_format::log::{BB, Record, record_crc};
@@ -29,7 +29,7 @@ fn options(read_only: bool) -> Options {
 }
 
 fn make(mode: u16) -> Make {
-    Make { mode, uid: 1, gid: 2, rdev: (3, 4) }
+    Make { mode, uid: 1, gid: 2, rdev: (3, 4), umask: 0 }
 }
 
 /// A volume with every form; dirty if it was not unmounted.
@@ -199,7 +199,7 @@ fn work(fs: &Fs) {
             let _ = fs.create(dir.ino, format!("another {i}").as_bytes(), make(0o100_644));
             let _ = fs.unlink(dir.ino, format!("file with a name {i}").as_bytes());
         }
-        let _ = fs.rename(dir.ino, b"another 1", root, format!("moved from {d}").as_bytes(), true);
+        let _ = fs.rename(dir.ino, b"another 1", root, format!("moved from {d}").as_bytes(), Rename::Replace);
         let _ = fs.create(dir.ino, b"a directory", make(0o040_755));
     }
     if let Ok(f) = fs.lookup(root, b"extents") {

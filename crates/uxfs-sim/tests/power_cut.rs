@@ -67,7 +67,7 @@ fn the_smallest_log_wraps_a_hundred_times() {
     let o = uxfs_mkfs::Options { agcount: Some(1), ..uxfs_mkfs::Options::new(64 * MIB, [3; 16]) };
     uxfs_mkfs::format(&*dev, &o).unwrap();
     let fs = Fs::open(dev.clone(), Options { commit: 0, ..Options::default() }).unwrap();
-    let file = Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0) };
+    let file = Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0), umask: 0 };
     let wraps = || fs.journal_stats().iter().find(|s| s.0 == "wraps").unwrap().1;
     std::thread::scope(|s| {
         for t in 0..4 {

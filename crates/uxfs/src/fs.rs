@@ -7,13 +7,14 @@ use crate::error::{Error, Result};
 use crate::file::{self, Allocate, Seek};
 use crate::inode::Inode;
 use crate::mount::{Mount, Options};
-use crate::namespace::NewInode;
+use crate::namespace::{NewInode, Rename};
 use crate::space;
 use crate::trans::Trans;
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uxfs_device::DeviceRef;
+use uxfs_format::acl::{self, Acl};
 use uxfs_format::attr::flag;
 use uxfs_format::inode::{Core, Format, Timestamp, mode};
 use uxfs_format::{Geometry, Ino};
@@ -92,6 +93,8 @@ pub struct Make {
     pub gid: u32,
     /// Device: (major, minor).
     pub rdev: (u32, u32),
+    /// Permission bits that it does not get, unless the directory has a default access control list.
+    pub umask: u16,
 }
 
 /// An open volume.
@@ -286,9 +289,101 @@ impl Fs {
     pub fn create(&self, dir: u64, name: &[u8], m: Make) -> Result<Stat> {
         let _open = self.enter()?;
         let d = self.inode(dir)?;
-        let new = NewInode { mode: m.mode, uid: m.uid, gid: m.gid, rdev: m.rdev.0 << 18 | m.rdev.1 & 0x3ffff };
+        let (new, lists) = self.new_inode(&d, m)?;
         let i = self.with_retry(|| self.mount.names.create(&d, name, new))?;
+        self.give_lists(&i, lists)?;
         Ok(self.stat_of(&i))
+    }
+
+    /// Makes a file without a name, which lasts until it is forgotten or given one by [`Fs::link`]. It is held once, as by
+    /// [`Fs::hold`].
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::NotDirectory`].
+    pub fn create_unnamed(&self, dir: u64, m: Make) -> Result<Stat> {
+        let _open = self.enter()?;
+        let d = self.inode(dir)?;
+        self.mount.vol().check_writable()?;
+        if d.core().kind() != mode::DIR {
+            return Err(Error::NotDirectory);
+        }
+        let (new, lists) = self.new_inode(&d, m)?;
+        let i = self.with_retry(|| self.mount.names.create_unlinked(&d, new))?;
+        self.give_lists(&i, lists)?;
+        Ok(self.stat_of(&i))
+    }
+
+    /// What a new inode in `dir` gets, and the access control lists that it inherits.
+    fn new_inode(&self, dir: &Arc<Inode>, m: Make) -> Result<(NewInode, Lists)> {
+        let mut new = NewInode { mode: m.mode & !m.umask, uid: m.uid, gid: m.gid, rdev: m.rdev.0 << 18 | m.rdev.1 & 0x3ffff };
+        let mut lists = Lists::default();
+        if let Some(mut acl) = read_acl(dir, true)? {
+            let to_dir = m.mode & mode::FMT == mode::DIR;
+            lists.default = to_dir.then(|| acl.clone());
+            new.mode = acl.inherit(m.mode);
+            lists.access = (!acl.mode().1).then_some(acl);
+        }
+        Ok((new, lists))
+    }
+
+    fn give_lists(&self, inode: &Arc<Inode>, lists: Lists) -> Result<()> {
+        for (acl, default) in [(lists.access, false), (lists.default, true)] {
+            if let Some(a) = acl {
+                self.with_retry(|| attr::set(inode, acl_name(default), &a.encode(), SetMode::Any))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The access control list of an inode, or the one that new entries of a directory inherit.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`] if it has none; [`Error::Invalid`] if what it has is none.
+    pub fn get_acl(&self, ino: u64, default: bool) -> Result<Acl> {
+        let _open = self.enter()?;
+        read_acl(&self.inode(ino)?, default)?.ok_or(Error::NoAttribute)
+    }
+
+    /// Sets or removes an access control list; the permission bits follow.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] for what has none; as [`Fs::set_attr`].
+    pub fn set_acl(&self, ino: u64, default: bool, acl: Option<&Acl>) -> Result<()> {
+        let _open = self.enter()?;
+        let i = self.inode(ino)?;
+        self.mount.vol().check_writable()?;
+        let core = i.core();
+        if core.kind() == mode::LNK || (default && core.kind() != mode::DIR) {
+            return Err(Error::NotPermitted);
+        }
+        let mut keep = acl;
+        if let Some(a) = acl.filter(|_| !default) {
+            let (bits, all) = a.mode();
+            self.change(&i, |c| c.mode = c.mode & !0o777 | bits)?;
+            keep = acl.filter(|_| !all);
+        }
+        match keep {
+            Some(a) => self.with_retry(|| attr::set(&i, acl_name(default), &a.encode(), SetMode::Any)),
+            None => match attr::remove(&i, acl_name(default)) {
+                Err(Error::NoAttribute) => Ok(()),
+                r => r,
+            },
+        }
+    }
+
+    /// Changes an inode's core in a transaction of its own.
+    fn change(&self, inode: &Arc<Inode>, f: impl FnOnce(&mut Core)) -> Result<()> {
+        let vol = self.mount.vol();
+        let mut tp = Trans::new_must_succeed(vol, vol.res.ichange, 0)?;
+        let _l = inode.lock();
+        let now = vol.now();
+        {
+            let mut d = inode.data();
+            f(&mut d.core);
+            d.core.ctime = now;
+        }
+        inode.log(&mut tp, 0)?;
+        tp.commit().map(|_| ())
     }
 
     /// Makes a symbolic link.
@@ -344,10 +439,10 @@ impl Fs {
     ///
     /// # Errors
     /// [`Error::Exists`] without `replace`; [`Error::NotEmpty`] over a directory with entries.
-    pub fn rename(&self, odir: u64, oname: &[u8], ndir: u64, nname: &[u8], replace: bool) -> Result<()> {
+    pub fn rename(&self, odir: u64, oname: &[u8], ndir: u64, nname: &[u8], how: Rename) -> Result<()> {
         let _open = self.enter()?;
         let (o, n) = (self.inode(odir)?, self.inode(ndir)?);
-        self.with_retry(|| self.mount.names.rename(&o, oname, &n, nname, replace))
+        self.with_retry(|| self.mount.names.rename(&o, oname, &n, nname, how))
     }
 
     fn regular(&self, ino: u64) -> Result<Arc<Inode>> {
@@ -428,22 +523,19 @@ impl Fs {
             self.with_retry(|| file::truncate(&self.mount.names.files, &i, size))?;
         }
         if a.mode.is_some() || a.uid.is_some() || a.gid.is_some() || a.atime.is_some() || a.mtime.is_some() {
-            let vol = self.mount.vol();
-            let mut tp = Trans::new_must_succeed(vol, vol.res.ichange, 0)?;
-            let _l = i.lock();
-            let now = vol.now();
-            {
-                let mut d = i.data();
-                let c = &mut d.core;
+            self.change(&i, |c| {
                 c.mode = a.mode.map_or(c.mode, |m| c.mode & mode::FMT | m & 0o7777);
                 c.uid = a.uid.unwrap_or(c.uid);
                 c.gid = a.gid.unwrap_or(c.gid);
                 c.atime = a.atime.unwrap_or(c.atime);
                 c.mtime = a.mtime.unwrap_or(c.mtime);
-                c.ctime = now;
-            }
-            i.log(&mut tp, 0)?;
-            tp.commit()?;
+            })?;
+        }
+        if let Some(m) = a.mode
+            && let Some(mut acl) = read_acl(&i, false)?
+        {
+            acl.follow_mode(m);
+            self.with_retry(|| attr::set(&i, acl_name(false), &acl.encode(), SetMode::Any))?;
         }
         self.stat(ino)
     }
@@ -523,6 +615,29 @@ impl Fs {
     pub fn close(&self) -> Result<()> {
         *self.closed.write() = true;
         self.mount.unmount()
+    }
+}
+
+/// Access control lists of a new inode.
+#[derive(Default)]
+struct Lists {
+    access: Option<Acl>,
+    default: Option<Acl>,
+}
+
+fn acl_name(default: bool) -> AttrName<'static> {
+    AttrName { namespace: flag::ROOT, name: if default { acl::DEFAULT } else { acl::ACCESS } }
+}
+
+fn read_acl(inode: &Arc<Inode>, default: bool) -> Result<Option<Acl>> {
+    let found = {
+        let _l = inode.lock_shared();
+        attr::get(inode, acl_name(default))
+    };
+    match found {
+        Ok(b) => Acl::decode(&b).map(Some).map_err(|what| Error::Invalid { what }),
+        Err(Error::NoAttribute) => Ok(None),
+        Err(e) => Err(e),
     }
 }
 

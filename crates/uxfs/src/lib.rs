@@ -26,5 +26,7 @@ pub use error::{Error, Result};
 pub use file::{Allocate, Seek};
 pub use fs::{Fs, Make, SetAttr, Stat, StatFs};
 pub use mount::{DEFAULT_MEMORY, LEAST_MEMORY, LogSummary, Options, describe_log};
+pub use namespace::Rename;
+pub use uxfs_format::acl::Acl;
 pub use uxfs_format::inode::Timestamp;
 pub use uxfs_journal::{Hole, JournalConfig, set_hole};

@@ -40,6 +40,19 @@ pub struct Names {
     rename: Mutex<()>,
 }
 
+/// What a rename does with a name that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rename {
+    /// It goes.
+    Replace,
+    /// It stays, and the rename fails.
+    NoReplace,
+    /// The two change places.
+    Exchange,
+    /// As [`Rename::Replace`], and a whiteout stays in the old place: a character device 0/0, as overlay file systems want.
+    Whiteout,
+}
+
 /// What a new inode gets.
 #[derive(Clone, Copy, Debug)]
 pub struct NewInode {
@@ -185,6 +198,26 @@ impl Names {
         Ok(inode)
     }
 
+    /// Makes an inode that has no name yet, on an unlinked list: a crash frees it.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub fn create_unlinked(&self, dir: &Arc<Inode>, new: NewInode) -> Result<Arc<Inode>> {
+        let r = &self.vol.res;
+        let mut tp = Trans::new(&self.vol, r.create, r.ialloc_blocks)?;
+        let core = dir.core();
+        let inode = inode::dialloc(&mut tp, &self.inodes, dir.ino, false)?;
+        let _i = inode.lock();
+        self.init_inode(&inode, &core, &new);
+        inode.data().core.nlink = 0;
+        inode.refs.fetch_add(1, Ordering::AcqRel);
+        file::begin(&self.files, &inode);
+        inode.log(&mut tp, ino_field::DFORK | ino_field::AEXT)?;
+        inode::unlinked_add(&mut tp, &inode)?;
+        tp.commit()?;
+        Ok(inode)
+    }
+
     /// Makes a symbolic link.
     ///
     /// # Errors
@@ -298,7 +331,11 @@ impl Names {
             return Err(Error::TooManyLinks);
         }
         if core.nlink == 0 {
-            return Err(Error::NotFound);
+            // Never had a name, or lost the last: somebody who has it open gives it one.
+            if inode.refs.load(Ordering::Acquire) == 0 {
+                return Err(Error::NotFound);
+            }
+            inode::unlinked_remove(&mut tp, inode)?;
         }
         dir::add(&mut tp, dir, name, inode.ino, of_mode(core.mode))?;
         let now = self.vol.now();
@@ -380,59 +417,129 @@ impl Names {
         Err(self.vol.corrupt(dir.ino, "has a loop of directories above it"))
     }
 
-    /// Moves a name, over another one if that is there and `replace`.
+    /// Moves a name; `how` says what becomes of one that is there.
     ///
     /// # Errors
-    /// [`Error::Exists`] without `replace`; [`Error::Invalid`] for a directory into itself; as [`Names::unlink`] for what
-    /// is replaced.
-    pub fn rename(&self, odir: &Arc<Inode>, oname: &[u8], ndir: &Arc<Inode>, nname: &[u8], replace: bool) -> Result<()> {
+    /// [`Error::Exists`] for [`Rename::NoReplace`], [`Error::NotFound`] for [`Rename::Exchange`]; [`Error::Invalid`] for a
+    /// directory into itself; as [`Names::unlink`] for what is replaced.
+    pub fn rename(&self, odir: &Arc<Inode>, oname: &[u8], ndir: &Arc<Inode>, nname: &[u8], how: Rename) -> Result<()> {
         dir::check_name(oname)?;
         dir::check_name(nname)?;
         self.vol.check_writable()?;
         let _one = (odir.ino != ndir.ino).then(|| self.rename.lock());
+        let whiteout = match how {
+            Rename::Whiteout => Some(self.create_unlinked(odir, NewInode { mode: mode::CHR, uid: 0, gid: 0, rdev: 0 })?),
+            _ => None,
+        };
+        let done = self.try_rename((odir, oname), (ndir, nname), how, whiteout.as_ref());
+        if let Some(w) = whiteout {
+            w.refs.fetch_sub(1, Ordering::AcqRel);
+            self.release_if_gone(&w)?;
+        }
+        done
+    }
+
+    fn try_rename(
+        &self,
+        (odir, oname): (&Arc<Inode>, &[u8]),
+        (ndir, nname): (&Arc<Inode>, &[u8]),
+        how: Rename,
+        whiteout: Option<&Arc<Inode>>,
+    ) -> Result<()> {
         loop {
             let src = self.lookup(odir, oname)?;
             let target = match self.lookup(ndir, nname) {
                 Ok(t) => Some(t),
-                Err(Error::NotFound) => None,
+                Err(Error::NotFound) if how != Rename::Exchange => None,
                 Err(e) => return Err(e),
             };
             let is_dir = src.core().kind() == mode::DIR;
             if let Some(t) = &target {
-                if !replace {
+                if how == Rename::NoReplace {
                     return Err(Error::Exists);
                 }
                 if t.ino == src.ino {
                     return Ok(());
                 }
-                match (is_dir, t.core().kind() == mode::DIR) {
+                let other_is_dir = t.core().kind() == mode::DIR;
+                match (is_dir, other_is_dir) {
+                    _ if how == Rename::Exchange => {}
                     (true, false) => return Err(Error::NotDirectory),
                     (false, true) => return Err(Error::IsDirectory),
                     _ => {}
+                }
+                if how == Rename::Exchange && other_is_dir && odir.ino != ndir.ino && self.is_above(t.ino, odir)? {
+                    return Err(Error::Invalid { what: "a directory cannot be moved into itself" });
                 }
             }
             if is_dir && odir.ino != ndir.ino && self.is_above(src.ino, ndir)? {
                 return Err(Error::Invalid { what: "a directory cannot be moved into itself" });
             }
             let r = &self.vol.res;
-            let mut tp = match Trans::new(&self.vol, r.rename, r.dir_enter_blocks + r.dir_remove_blocks + parent::blocks(&self.vol)) {
-                Err(Error::NoSpace) if target.is_some() => {
-                    Trans::new_must_succeed(&self.vol, r.rename, r.dir_enter_blocks + parent::blocks(&self.vol))?
-                }
+            let blocks = r.dir_enter_blocks + r.dir_remove_blocks + 2 * parent::blocks(&self.vol);
+            let mut tp = match Trans::new(&self.vol, r.rename, blocks) {
+                Err(Error::NoSpace) if target.is_some() => Trans::new_must_succeed(&self.vol, r.rename, blocks)?,
                 t => t?,
             };
             let mut all = vec![odir, ndir, &src];
             all.extend(target.as_ref());
+            all.extend(whiteout);
             let held = self.lock(all);
             let now_src = dir::lookup(&mut tp, odir, oname)?.map(|f| f.ino);
             let now_target = dir::lookup(&mut tp, ndir, nname)?.map(|f| f.ino);
             if now_src != Some(src.ino) || now_target != target.as_ref().map(|t| t.ino) {
                 continue;
             }
-            self.rename_locked(tp, (odir, oname), (ndir, nname), &src, target.as_ref(), is_dir)?;
+            if ndir.data().core.nlink == 0 {
+                return Err(Error::NotFound);
+            }
+            match (&target, how) {
+                (Some(t), Rename::Exchange) => return self.exchange_locked(tp, (odir, oname), (ndir, nname), &src, t),
+                _ => self.rename_locked(tp, (odir, oname), (ndir, nname), &src, target.as_ref(), whiteout)?,
+            }
             drop(held);
             return target.map_or(Ok(()), |t| self.release_if_gone(&t));
         }
+    }
+
+    /// A directory that moves to another one has that as parent.
+    fn move_dir(&self, tp: &mut Trans, moved: &Arc<Inode>, from: &Arc<Inode>, to: &Arc<Inode>) -> Result<()> {
+        if moved.core().kind() != mode::DIR || from.ino == to.ino {
+            return Ok(());
+        }
+        dir::replace(tp, moved, b"..", to.ino, 2)?;
+        let mut d = from.data();
+        d.core.nlink = d.core.nlink.saturating_sub(1);
+        drop(d);
+        to.data().core.nlink += 1;
+        Ok(())
+    }
+
+    fn exchange_locked(
+        &self,
+        mut trans: Trans,
+        (odir, oname): (&Arc<Inode>, &[u8]),
+        (ndir, nname): (&Arc<Inode>, &[u8]),
+        src: &Arc<Inode>,
+        other: &Arc<Inode>,
+    ) -> Result<()> {
+        let tp = &mut trans;
+        dir::replace(tp, odir, oname, other.ino, of_mode(other.core().mode))?;
+        dir::replace(tp, ndir, nname, src.ino, of_mode(src.core().mode))?;
+        self.move_dir(tp, src, odir, ndir)?;
+        self.move_dir(tp, other, ndir, odir)?;
+        self.touch_dir(tp, odir)?;
+        if odir.ino != ndir.ino {
+            self.touch_dir(tp, ndir)?;
+        }
+        let now = self.vol.now();
+        for (i, from, to) in [(src, (odir, oname), (ndir, nname)), (other, (ndir, nname), (odir, oname))] {
+            i.data().core.ctime = now;
+            i.log(tp, 0)?;
+            parent::remove(tp, i, from.0, from.1)?;
+            parent::add(tp, i, to.0, to.1)?;
+        }
+        trans.commit().map(|_| ())
     }
 
     fn rename_locked(
@@ -442,21 +549,25 @@ impl Names {
         (ndir, nname): (&Arc<Inode>, &[u8]),
         src: &Arc<Inode>,
         target: Option<&Arc<Inode>>,
-        is_dir: bool,
+        whiteout: Option<&Arc<Inode>>,
     ) -> Result<()> {
         let tp = &mut trans;
-        let ftype = of_mode(src.core().mode);
-        if ndir.data().core.nlink == 0 {
-            return Err(Error::NotFound);
+        let core = src.core();
+        let (ftype, is_dir) = (of_mode(core.mode), core.kind() == mode::DIR);
+        if let Some(t) = target
+            && is_dir
+            && !dir::is_empty(t)?
+        {
+            return Err(Error::NotEmpty);
+        }
+        // The AGIs of what joins or leaves an unlinked list come before any AGF that a directory may need, in rising order.
+        let mut groups: Vec<_> = target.into_iter().chain(whiteout).map(|i| self.vol.geo.ino_agno(i.ino)).collect();
+        groups.sort();
+        for agno in groups {
+            ag::agi(tp, agno)?;
         }
         match target {
             Some(t) => {
-                if is_dir && !dir::is_empty(t)? {
-                    return Err(Error::NotEmpty);
-                }
-                // Its AGI comes before any AGF that a directory may need.
-                let agno = self.vol.geo.ino_agno(t.ino);
-                ag::agi(tp, agno)?;
                 dir::replace(tp, ndir, nname, src.ino, ftype)?;
                 parent::remove(tp, t, ndir, nname)?;
                 self.drop_link(tp, t, if is_dir { 2 } else { 1 })?;
@@ -467,14 +578,17 @@ impl Names {
             }
             None => dir::add(tp, ndir, nname, src.ino, ftype)?,
         }
-        if is_dir && odir.ino != ndir.ino {
-            dir::replace(tp, src, b"..", ndir.ino, 2)?;
-            let mut d = odir.data();
-            d.core.nlink = d.core.nlink.saturating_sub(1);
-            drop(d);
-            ndir.data().core.nlink += 1;
+        self.move_dir(tp, src, odir, ndir)?;
+        match whiteout {
+            Some(w) => {
+                inode::unlinked_remove(tp, w)?;
+                w.data().core.nlink = 1;
+                w.log(tp, 0)?;
+                dir::replace(tp, odir, oname, w.ino, of_mode(mode::CHR))?;
+                parent::add(tp, w, odir, oname)?;
+            }
+            None => dir::remove(tp, odir, oname)?,
         }
-        dir::remove(tp, odir, oname)?;
         self.touch_dir(tp, odir)?;
         if odir.ino != ndir.ino {
             self.touch_dir(tp, ndir)?;

@@ -6,7 +6,7 @@ use common::*;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use uxfs::{Allocate, AttrName, Fs, Make, Options, SetAttr, SetMode};
+use uxfs::{Allocate, AttrName, Fs, Make, Options, Rename, SetAttr, SetMode};
 
 /// Options of mkfs.xfs. Each value stands beside several values of each other option.
 const FORMS: &[&[&str]] = &[
@@ -43,7 +43,7 @@ fn work(fs: &Fs, top: &str) {
         for i in (0..n).filter(|i| i % 3 == 0 || (n == 3000 && i % 50 != 1)) {
             fs.unlink(d, name(i).as_bytes()).unwrap();
         }
-        fs.rename(d, name(1).as_bytes(), top, format!("moved from {n}").as_bytes(), true).unwrap();
+        fs.rename(d, name(1).as_bytes(), top, format!("moved from {n}").as_bytes(), Rename::Replace).unwrap();
     }
     for (count, size) in [(1, 10), (12, 50), (200, 60), (2, 30_000), (1, 65_536)] {
         let f = fs.create(top, format!("{count} attributes of {size}").as_bytes(), file(0o600)).unwrap().ino;
@@ -58,7 +58,7 @@ fn work(fs: &Fs, top: &str) {
     }
     fs.symlink(top, b"short", b"target", 1, 2).unwrap();
     fs.symlink(top, b"long", &[b'l'; 1000], 1, 2).unwrap();
-    fs.create(top, b"device", Make { mode: 0o020_600, uid: 3, gid: 4, rdev: (5, 6) }).unwrap();
+    fs.create(top, b"device", Make { mode: 0o020_600, uid: 3, gid: 4, rdev: (5, 6), umask: 0 }).unwrap();
     let f = fs.create(top, b"file", file(0o644)).unwrap().ino;
     for i in 0..400u64 {
         fs.write(f, i * 150_001, &[i as u8; 9000], false).unwrap();

@@ -10,12 +10,12 @@ use uxfs_device::{Device, FileDevice, OpenMode};
 
 /// A new regular file of root's.
 pub fn file(mode: u16) -> Make {
-    Make { mode: 0o100000 | mode, uid: 0, gid: 0, rdev: (0, 0) }
+    Make { mode: 0o100000 | mode, uid: 0, gid: 0, rdev: (0, 0), umask: 0 }
 }
 
 /// A new directory of root's.
 pub fn dir(mode: u16) -> Make {
-    Make { mode: 0o040000 | mode, uid: 0, gid: 0, rdev: (0, 0) }
+    Make { mode: 0o040000 | mode, uid: 0, gid: 0, rdev: (0, 0), umask: 0 }
 }
 
 /// Runs an oracle; a missing one fails the test.
