@@ -161,6 +161,19 @@ impl Kind {
         }
     }
 
+    /// Bytes of a block of this kind, where that is not a sector's or a cluster's business.
+    pub fn block_bytes(self, g: &Geometry) -> Option<usize> {
+        match self {
+            Kind::DirBlock | Kind::DirData | Kind::DirLeaf1 | Kind::DirLeafN | Kind::DirFree => Some(g.dirblocksize() as usize),
+            _ => None,
+        }
+    }
+
+    /// True if the checksum is that of these bytes.
+    pub fn is_whole(self, b: &[u8]) -> bool {
+        self == Kind::Inode || crc::verify(b, self.fields().crc)
+    }
+
     /// Stamps log position and checksum before a write. Inodes are stamped one by one when they are flushed.
     pub fn stamp(self, b: &mut [u8], lsn: Option<Lsn>) {
         let f = match self {

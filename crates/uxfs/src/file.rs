@@ -10,9 +10,11 @@
 //! 4. `iolock` is taken before the writer's `writeback` lock, and that before `ilock`.
 
 mod allocate;
+mod clone;
 mod writeback;
 
 pub use allocate::{Allocate, allocate};
+pub use clone::{Place, share};
 pub use writeback::{fsync, write_back};
 
 use crate::error::{Error, Result};

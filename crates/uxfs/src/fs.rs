@@ -474,6 +474,63 @@ impl Fs {
         Ok(())
     }
 
+    /// Lets a file share the blocks of another one, or of another place in itself, as FICLONERANGE does.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on a volume without reflink, [`Error::Invalid`] for ranges that do not lie on blocks.
+    pub fn clone_range(&self, from: (u64, u64), to: (u64, u64), len: u64) -> Result<()> {
+        self.share(from, to, len, false).map(|_| ())
+    }
+
+    /// The same if both places hold the same bytes, as FIDEDUPERANGE does; false if they do not.
+    ///
+    /// # Errors
+    /// As [`Fs::clone_range`].
+    pub fn dedupe_range(&self, from: (u64, u64), to: (u64, u64), len: u64) -> Result<bool> {
+        self.share(from, to, len, true)
+    }
+
+    fn share(&self, from: (u64, u64), to: (u64, u64), len: u64, only_same: bool) -> Result<bool> {
+        let _open = self.enter()?;
+        let (src, dst) = (self.regular(from.0)?, self.regular(to.0)?);
+        let (a, b) = (file::Place { inode: &src, offset: from.1 }, file::Place { inode: &dst, offset: to.1 });
+        self.with_retry(|| file::share(&self.mount.names.files, a, b, len, only_same))
+    }
+
+    /// Copies bytes between files: whole blocks are shared where the volume can, the rest is copied. Returns how many bytes
+    /// were; the end of the source may come before `len`.
+    ///
+    /// # Errors
+    /// As [`Fs::read`] and [`Fs::write`].
+    pub fn copy_range(&self, from: (u64, u64), to: (u64, u64), len: u64) -> Result<u64> {
+        let _open = self.enter()?;
+        let size = self.stat(from.0)?.size;
+        let len = size.saturating_sub(from.1).min(len);
+        let g = self.geometry();
+        let bs = u64::from(g.blocksize);
+        if from.0 == to.0 && from.1 < to.1.saturating_add(len) && to.1 < from.1 + len {
+            return Err(Error::Invalid { what: "the ranges overlap" });
+        }
+        let tail = from.1 + len == size && to.1 + len >= self.stat(to.0)?.size;
+        let whole = if tail { len } else { len / bs * bs };
+        if g.reflink() && whole > 0 && (from.1 | to.1).is_multiple_of(bs) {
+            self.clone_range(from, to, whole)?;
+            return Ok(whole);
+        }
+        let mut buf = vec![0; len.min(COPIED) as usize];
+        let mut done = 0;
+        while done < len {
+            let want = (len - done).min(COPIED) as usize;
+            let n = self.read(from.0, from.1 + done, &mut buf[..want])?;
+            if n == 0 {
+                break;
+            }
+            self.write(to.0, to.1 + done, &buf[..n], false)?;
+            done += n as u64;
+        }
+        Ok(done)
+    }
+
     /// Changes what a range of a file has blocks for; see [`Allocate`].
     ///
     /// # Errors
@@ -648,6 +705,9 @@ fn check_namespace(name: AttrName<'_>) -> Result<()> {
         _ => Err(Error::Invalid { what: "no such namespace of attributes" }),
     }
 }
+
+/// Bytes that are copied at a time.
+const COPIED: u64 = 1 << 20;
 
 /// Entries gathered under the directory's lock before they are handed on.
 const READDIR_BATCH: usize = 512;

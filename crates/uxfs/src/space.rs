@@ -13,7 +13,9 @@ mod rmap;
 
 pub use alloc::{Want, alloc, alloc_in_group, alloc_metadata, defer_free, finish_free, free_extent, whoever_has};
 pub use busy::is_busy;
-pub use refcount::{alloc_cow_staging, defer_decrease, defer_free_cow, finish_refcount, first_shared, free_all_cow_staging};
+pub use refcount::{
+    alloc_cow_staging, defer_decrease, defer_free_cow, defer_increase, finish_refcount, first_shared, free_all_cow_staging,
+};
 pub use rmap::{defer_rmap, finish_rmap, kept};
 
 use uxfs_format::Ino;

@@ -32,7 +32,7 @@ impl File {
             let (s, e) = (off.min(m.len() as u64) as usize, end.min(m.len() as u64) as usize);
             m[s..e].fill(0);
         };
-        match c.below(13) {
+        match c.below(15) {
             0..4 if off < end => {
                 let data: Vec<u8> = (off..end).map(|i| (i ^ (i >> 8) ^ c.next_u64()) as u8).collect();
                 fs.write(self.ino, off, &data, false).unwrap();
@@ -89,6 +89,19 @@ impl File {
                 }
                 "seek"
             }
+            12 if from + n <= size && !(from < blocks(off / 2) + n && blocks(off / 2) < from + n) => {
+                let to = blocks(off / 2);
+                fs.clone_range((self.ino, from), (self.ino, to), n).unwrap();
+                self.fit(to + n);
+                self.model.copy_within(from as usize..(from + n) as usize, to as usize);
+                "clone"
+            }
+            13 if from + n <= size && !(from < off / 3 + n && off / 3 < from + n) => {
+                let done = fs.copy_range((self.ino, from), (self.ino, off / 3), n).unwrap();
+                self.fit(off / 3 + done);
+                self.model.copy_within(from as usize..(from + done) as usize, (off / 3) as usize);
+                "copy"
+            }
             _ => "nothing",
         }
     }
@@ -122,7 +135,7 @@ fn exercise(img: &Image, steps: u64, seed: u64) {
             f.compare(&fs, "mounting again");
         }
     }
-    assert!(counts.len() == 10 && counts.values().all(|n| *n >= 5), "not everything was done: {counts:?}");
+    assert!(counts.len() == 12 && counts.values().all(|n| *n >= 5), "not everything was done: {counts:?}");
     fs.unmount().unwrap();
     img.repair_is_silent();
     let report = uxfs_check::check(&*img.device()).unwrap();

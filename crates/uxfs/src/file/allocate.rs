@@ -139,7 +139,7 @@ fn reserve(inode: &Arc<Inode>, st: &FileState, first: u64, end: u64) -> Result<(
 }
 
 /// Makes bytes `offset..end` read as zeros, and frees the blocks that lie in them as a whole.
-fn punch(inode: &Arc<Inode>, st: &FileState, offset: u64, end: u64) -> Result<()> {
+pub(super) fn punch(inode: &Arc<Inode>, st: &FileState, offset: u64, end: u64) -> Result<()> {
     let bs = u64::from(inode.vol.geo.blocksize);
     let size = st.size.load(Ordering::Acquire);
     let (first, last) = (offset.div_ceil(bs), end / bs);
@@ -193,7 +193,7 @@ fn grow(inode: &Arc<Inode>, st: &FileState, new: u64) -> Result<()> {
     set_size(inode, st, new)
 }
 
-fn set_size(inode: &Arc<Inode>, st: &FileState, new: u64) -> Result<()> {
+pub(super) fn set_size(inode: &Arc<Inode>, st: &FileState, new: u64) -> Result<()> {
     let _one = st.writeback.lock();
     let vol = inode.vol.clone();
     let mut tp = Trans::new_must_succeed(&vol, vol.res.ichange, 0)?;

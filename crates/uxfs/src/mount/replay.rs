@@ -89,7 +89,9 @@ impl Player<'_> {
         let mut all: Vec<_> = self.blocks.drain().filter(|b| b.1.changed).collect();
         all.sort_by_key(|b| b.0);
         for (_, b) in &mut all {
-            if let Some(k) = Kind::sniff(&b.bytes).filter(|k| *k != Kind::Inode) {
+            // A directory block in several pieces comes piece by piece, with the checksum of the whole.
+            let whole = |k: &Kind| *k != Kind::Inode && k.block_bytes(self.g).is_none_or(|n| n == b.bytes.len());
+            if let Some(k) = Kind::sniff(&b.bytes).filter(whole) {
                 k.stamp(&mut b.bytes, b.stamp.then_some(self.at));
             }
         }
@@ -128,6 +130,8 @@ impl Player<'_> {
         if let Some(k) = Kind::sniff(b)
             && k.uuid_matches(b, &g)
             && k.lsn(b).is_some_and(|l| l >= lsn && l.0 != u64::MAX)
+            // A block that was torn as it went home has its new head and old sectors behind: its position says nothing.
+            && k.is_whole(b)
         {
             return Ok(());
         }
@@ -203,6 +207,7 @@ impl Player<'_> {
         let Some(home) = cluster.get_mut(offset..offset + isize) else { return malformed("an inode lies outside its cluster") };
         if uxfs_format::bytes::get16(home, 0) == inode::INODE_MAGIC
             && get64(home, INODE_LSN) > lsn.0
+            && crc::verify(home, INODE_CRC)
             && get64(home, 160) == get64(&g.meta_uuid, 0)
         {
             return Ok(());

@@ -214,6 +214,11 @@ fn stage(tp: &mut Trans, start: FsBlock, len: u32, add: bool) -> Result<()> {
     Ok(())
 }
 
+/// Gives an extent one owner more in a link of its own.
+pub fn defer_increase(tp: &mut Trans, start: FsBlock, len: u32) {
+    tp.defer(Deferred::new(item::CUI, IntentExtent::new(start, len, refcount_op::INCREASE), finish_refcount));
+}
+
 /// Takes one owner off an extent in a link of its own.
 pub fn defer_decrease(tp: &mut Trans, start: FsBlock, len: u32) {
     tp.defer(Deferred::new(item::CUI, IntentExtent::new(start, len, refcount_op::DECREASE), finish_refcount));

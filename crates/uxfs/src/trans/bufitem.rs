@@ -110,11 +110,17 @@ impl BufItem {
 
     /// What goes into the log: everything that changed since the buffer was last written home.
     pub(super) fn format(&self) -> Regions {
-        let l = self.logged.lock();
+        let mut l = self.logged.lock();
         if l.ordered && l.bits.iter().all(|b| *b == 0) {
             return Vec::new();
         }
-        let (kind, data) = (self.buf.kind(), self.buf.data());
+        let kind = self.buf.kind();
+        if self.buf.maps.len() > 1 && !l.cancelled {
+            // Replay sees one piece at a time: the checksum of the whole goes along.
+            kind.stamp(&mut self.buf.data_mut(), None);
+            l.bits[0] |= 1;
+        }
+        let data = self.buf.data();
         let mut offset = 0;
         let mut out = Vec::new();
         for m in &self.buf.maps {

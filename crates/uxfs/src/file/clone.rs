@@ -1,0 +1,146 @@
+//! Sharing blocks between files: clone and dedupe.
+
+use super::allocate::{punch, set_size};
+use super::writeback::write_back;
+use super::{FileState, Files, read_under_lock, touch, zero_tail};
+use crate::error::{Error, Result};
+use crate::inode::{Inode, Which};
+use crate::map;
+use crate::space;
+use crate::trans::Trans;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use uxfs_device::Class;
+use uxfs_format::FileBlock;
+use uxfs_format::extent::Extent;
+use uxfs_format::inode::flag2;
+
+/// Bytes that are compared at a time.
+const COMPARED: u64 = 256 << 10;
+
+/// A place in a file.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The file.
+    pub inode: &'a Arc<Inode>,
+    /// Bytes from its begin.
+    pub offset: u64,
+}
+
+/// Lets `to` have the blocks of `len` bytes from `from`; with `only_same` only if both hold the same bytes already. Returns
+/// false if they do not.
+///
+/// # Locks
+/// Both files' `iolock` exclusively, in the order of their numbers; then as write-back and fallocate.
+///
+/// # Errors
+/// [`Error::Unsupported`] on a volume without reflink; [`Error::Invalid`] for a range that does not lie on blocks (its end may
+/// be that of the source), reaches beyond the source, or overlaps; `NoSpace`.
+///
+/// # Crash
+/// A part of the range may be shared, from its begin on.
+pub fn share(files: &Arc<Files>, from: Place<'_>, to: Place<'_>, len: u64, only_same: bool) -> Result<bool> {
+    let vol = &to.inode.vol;
+    vol.check_writable()?;
+    if !vol.geo.reflink() {
+        return Err(Error::Unsupported { what: "sharing blocks on a volume without reflink".into() });
+    }
+    let same_file = from.inode.ino == to.inode.ino;
+    let (a, b) = if from.inode.ino <= to.inode.ino { (from.inode, to.inode) } else { (to.inode, from.inode) };
+    let _first = a.iolock.write();
+    let _second = (!same_file).then(|| b.iolock.write());
+    let (src, dst) = (files.state(from.inode), files.state(to.inode));
+    let bs = u64::from(vol.geo.blocksize);
+    let (src_size, dst_size) = (src.size.load(Ordering::Acquire), dst.size.load(Ordering::Acquire));
+    let end = from.offset.checked_add(len).filter(|e| *e <= src_size);
+    let to_end = to.offset.checked_add(len).ok_or(Error::TooLarge)?;
+    let Some(end) = end else { return Err(Error::Invalid { what: "the range reaches beyond the end of the source" }) };
+    let tail_fits = end.is_multiple_of(bs) || (end == src_size && to_end >= dst_size);
+    if !(from.offset | to.offset).is_multiple_of(bs) || !tail_fits {
+        return Err(Error::Invalid { what: "the range does not lie on blocks" });
+    }
+    if same_file && from.offset < to_end && to.offset < end {
+        return Err(Error::Invalid { what: "the ranges overlap" });
+    }
+    if only_same && (to_end > dst_size || !are_same(from, &src, to, &dst, len)?) {
+        return Ok(false);
+    }
+    // Nothing dirty may be left: what was promised no blocks must not meet shared ones later.
+    write_back(files, from.inode, 0, u64::MAX, Class::Fsync)?;
+    write_back(files, to.inode, 0, u64::MAX, Class::Fsync)?;
+    if to.offset > dst_size {
+        zero_tail(to.inode, &dst, dst_size)?;
+        write_back(files, to.inode, 0, u64::MAX, Class::Fsync)?;
+    }
+    for i in [from.inode, to.inode] {
+        mark_shared(i)?;
+    }
+    let blocks = len.div_ceil(bs);
+    punch(to.inode, &dst, to.offset, to.offset + blocks * bs)?;
+    let (first, target) = (from.offset / bs, to.offset / bs);
+    let mut at = first;
+    while let Some(e) = next_extent(from.inode, at, first + blocks)? {
+        let vol = vol.clone();
+        let mut tp = Trans::new(&vol, vol.res.write, 2 * vol.res.write_blocks + 1)?;
+        let _i = to.inode.lock();
+        map::load(to.inode, Which::Data)?;
+        to.inode.log(&mut tp, 0)?;
+        space::defer_increase(&mut tp, e.start, e.len);
+        map::map(&mut tp, to.inode, Which::Data, Extent { off: FileBlock(e.off.0 - first + target), ..e })?;
+        tp.commit()?;
+        at = e.end();
+    }
+    if to_end > dst_size {
+        set_size(to.inode, &dst, to_end)?;
+    }
+    if !only_same {
+        touch(to.inode, &dst);
+        files.note_dirty(to.inode);
+    }
+    Ok(true)
+}
+
+fn are_same(from: Place<'_>, src: &FileState, to: Place<'_>, dst: &FileState, len: u64) -> Result<bool> {
+    let (mut a, mut b) = (vec![0; COMPARED as usize], vec![0; COMPARED as usize]);
+    let mut done = 0;
+    while done < len {
+        let n = (len - done).min(COMPARED) as usize;
+        read_under_lock(from.inode, src, from.offset + done, &mut a[..n])?;
+        read_under_lock(to.inode, dst, to.offset + done, &mut b[..n])?;
+        if a[..n] != b[..n] {
+            return Ok(false);
+        }
+        done += n as u64;
+    }
+    Ok(true)
+}
+
+/// Says of an inode that it may have shared blocks.
+fn mark_shared(inode: &Arc<Inode>) -> Result<()> {
+    if inode.data().core.flags2 & flag2::REFLINK != 0 {
+        return Ok(());
+    }
+    let vol = inode.vol.clone();
+    let mut tp = Trans::new_must_succeed(&vol, vol.res.ichange, 0)?;
+    let _i = inode.lock();
+    inode.data().core.flags2 |= flag2::REFLINK;
+    inode.log(&mut tp, 0)?;
+    tp.commit().map(|_| ())
+}
+
+/// The first written extent in `from..end` (blocks), cut to it.
+fn next_extent(inode: &Arc<Inode>, from: u64, end: u64) -> Result<Option<Extent>> {
+    if from >= end {
+        return Ok(None);
+    }
+    let _i = inode.lock_shared();
+    map::load(inode, Which::Data)?;
+    let d = inode.data();
+    let x = &d.data.extents;
+    let first = x.range(..=from).next_back().map_or(from, |x| *x.0);
+    let found = x.range(first..end).map(|x| *x.1).find(|e| e.end() > from && !e.unwritten);
+    Ok(found.map(|e| {
+        let (s, t) = (e.off.0.max(from), e.end().min(end));
+        Extent { off: FileBlock(s), start: e.at(s), len: (t - s) as u32, unwritten: false }
+    }))
+}
