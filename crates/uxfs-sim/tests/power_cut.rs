@@ -53,9 +53,9 @@ fn workers_at_once_do_not_harm_each_other() {
 /// Metadata goes home while the log is full, and is torn on its way.
 #[test]
 fn a_full_log_survives_any_cut() {
-    for seed in 98..101 {
+    for seed in 98..100 {
         let mix = Mix { data: 0, sync: 1, churn: true };
-        let shape = Shape { size: 64 * MIB, agcount: 2, log: None, workers: 2, ops: 6000, mix, newest: seed % 2 == 1, seed };
+        let shape = Shape { size: 64 * MIB, agcount: 2, log: None, workers: 2, ops: 12_000, mix, newest: seed % 2 == 1, seed };
         let j = run(&shape).unwrap();
         let used = stat(&j, "used_peak");
         assert!(used * 2 >= j.log, "the log was never half full: {used} of {}", j.log);
