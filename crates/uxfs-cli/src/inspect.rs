@@ -56,6 +56,32 @@ pub fn log(source: &Source, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
+/// Changes label and UUID, and prints both.
+///
+/// # Errors
+/// The volume cannot be recovered or written; the label is too long, the UUID none.
+pub fn admin(source: &Source, label: Option<&str>, uuid: Option<&str>, out: &mut impl Write) -> Result<()> {
+    let new = match uuid {
+        None => None,
+        Some("generate") => Some(uxfs_mkfs::UuidGenerator::random()?),
+        Some(text) => Some(uxfs_mkfs::parse_uuid(text).with_context(|| format!("{text:?} is no UUID"))?),
+    };
+    let change = label.is_some() || new.is_some();
+    if change {
+        crate::volume::with(source, true, |_| Ok(()))?;
+        let label = label.map(|l| if l == "--" { "" } else { l }.as_bytes());
+        uxfs::set_identity(&source.device(true)?, label, new).with_context(|| format!("cannot change {}", source.name()))?;
+    }
+    let dev = source.device(false)?;
+    let mut head = vec![0; 32768.min(dev.size_bytes()) as usize];
+    dev.read(0, &mut head)?;
+    let (_, sb) = Geometry::parse(&head).with_context(|| format!("cannot open {}", source.name()))?;
+    let label = sb.fname.split(|b| *b == 0).next().unwrap_or(&[]);
+    writeln!(out, "label = \"{}\"", String::from_utf8_lossy(label))?;
+    writeln!(out, "UUID = {}", uxfs_mkfs::uuid_text(&sb.uuid))?;
+    Ok(())
+}
+
 /// Recovers a dirty volume and leaves a clean log.
 ///
 /// # Errors

@@ -213,6 +213,29 @@ enum Cmd {
     },
     /// Show the geometry and features
     Info { image: OsString },
+    /// Show or change label and UUID; a dirty volume is recovered first
+    Admin {
+        /// New label, at most 12 bytes; -- for none
+        #[arg(short = 'L', value_name = "LABEL", allow_hyphen_values = true)]
+        label: Option<String>,
+        /// New UUID, or generate
+        #[arg(short = 'U', value_name = "UUID")]
+        uuid: Option<String>,
+        image: OsString,
+    },
+    /// Show how much space is used
+    Df {
+        /// Inodes instead of blocks
+        #[arg(short)]
+        inodes: bool,
+        #[arg(required = true, value_name = "IMG")]
+        images: Vec<OsString>,
+    },
+    /// Show where files lie in the volume, in blocks of 512 bytes
+    Bmap {
+        #[arg(required = true, value_name = "IMG:/PATH")]
+        paths: Vec<OsString>,
+    },
     /// Recover a dirty volume, so that its log is clean
     Recover { image: OsString },
     /// Check a volume: exit 0 if it is sound, 1 if damaged, 2 if sound with a dirty log
@@ -385,6 +408,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
             bar.finish_and_clear();
         }
         Cmd::Info { image } => inspect::info(&Source::parse(&image), out)?,
+        Cmd::Admin { label, uuid, image } => inspect::admin(&Source::parse(&image), label.as_deref(), uuid.as_deref(), out)?,
+        Cmd::Df { inodes, images } => show::df(&images, inodes, out)?,
+        Cmd::Bmap { paths } => volume::each(&paths, false, |v, p| show::bmap(v, p, out))?,
         Cmd::Recover { image } => inspect::recover(&Source::parse(&image), out)?,
         Cmd::Log { image } => inspect::log(&Source::parse(&image), out)?,
         Cmd::Check { json, image } => {

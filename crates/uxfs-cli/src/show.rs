@@ -162,6 +162,46 @@ pub fn stat(v: &Volume, path: &Path, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
+/// Prints how much of volumes is used, as `df` does.
+///
+/// # Errors
+/// A volume cannot be opened.
+pub fn df(images: &[OsString], inodes: bool, out: &mut impl Write) -> Result<()> {
+    let (total, used) = if inodes { ("Inodes", "IUsed") } else { ("1K-blocks", "Used") };
+    writeln!(out, "{:<20} {total:>12} {used:>12} {:>12} Use%", "Filesystem", if inodes { "IFree" } else { "Available" })?;
+    for image in images {
+        let source = crate::place::Source::parse(image);
+        let s = crate::volume::with(&source, false, |v| Ok(v.fs.statfs()))?;
+        let unit = u64::from(s.block_size) / 512;
+        let (all, free) = if inodes { (s.files, s.files_free) } else { (s.blocks * unit / 2, s.free * unit / 2) };
+        let taken = all - free.min(all);
+        writeln!(out, "{:<20} {all:>12} {taken:>12} {free:>12} {:>3}%", source.name(), (100 * taken).div_ceil(all.max(1)))?;
+    }
+    Ok(())
+}
+
+/// Prints where a file lies, as `xfs_bmap` does.
+///
+/// # Errors
+/// It is not there, or corrupt.
+pub fn bmap(v: &Volume, path: &Path, out: &mut impl Write) -> Result<()> {
+    let s = v.resolve(path, true)?;
+    let list = v.fs.extents(s.ino)?;
+    writeln!(out, "{}:{}", v.at(path), if list.is_empty() { " no extents" } else { "" })?;
+    let (mut number, mut at) = (0, 0);
+    for e in list {
+        if e.offset > at {
+            writeln!(out, "\t{number}: [{}..{}]: hole", at / 512, e.offset / 512 - 1)?;
+            number += 1;
+        }
+        at = e.offset + e.len;
+        let mark = if e.unwritten { " unwritten" } else { "" };
+        writeln!(out, "\t{number}: [{}..{}]: {}..{}{mark}", e.offset / 512, at / 512 - 1, e.start / 512, (e.start + e.len) / 512 - 1)?;
+        number += 1;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -163,3 +163,46 @@ fn check_tells_sound_damaged_and_dirty_apart() {
     let out = text(&o);
     assert!(out.contains("\"agf-btreeblks\"") && out.contains("\"sound\": false"), "{out}");
 }
+
+/// A clone of a dirty volume gets a label and a UUID of its own, and nothing is lost: the kernel mounts both at once.
+#[test]
+fn a_clone_of_a_dirty_volume_gets_its_own_identity() {
+    let p = Place::new("admin");
+    p.image("v.img", 300 << 20);
+    p.mkfs_xfs("v.img", &["-q"]);
+    {
+        let k = p.kernel("v.img", "loop");
+        std::fs::write(k.at.join("file"), vec![b'x'; 10_000]).unwrap();
+        let punched = std::fs::File::create(k.at.join("sparse")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&punched, &[b'y'; 8192], 1 << 20).unwrap();
+        punched.sync_all().unwrap();
+        must("xfs_io", &["-x", "-c", "shutdown", k.at.to_str().unwrap()]);
+    }
+    p.copy("v.img", "clone.img");
+    let o = p.uxfs(&["admin", "-L", "the clone", "-U", "11111111-2222-3333-4444-555555555555", "clone.img"]);
+    assert_eq!(o, "label = \"the clone\"\nUUID = 11111111-2222-3333-4444-555555555555\n");
+    p.is_sound("clone.img");
+    let (a, b) = (p.kernel("v.img", "loop"), p.kernel("clone.img", "loop"));
+    assert_eq!(std::fs::read(a.at.join("file")).unwrap(), std::fs::read(b.at.join("file")).unwrap());
+    std::fs::write(b.at.join("more"), "more").unwrap();
+    let blkid = must("blkid", &["-o", "export", &p.path("clone.img")]);
+    assert!(blkid.contains("LABEL=the\\ clone") && blkid.contains("UUID=11111111-2222-3333-4444-555555555555"), "{blkid}");
+    let theirs = must("xfs_io", &["-r", "-c", "bmap", b.at.join("sparse").to_str().unwrap()]);
+    drop((a, b));
+    // Another one, and back to the first: what the metadata bears is again the volume's own.
+    p.uxfs(&["admin", "-U", "generate", "clone.img"]);
+    p.is_sound("clone.img");
+    assert_eq!(p.uxfs(&["cat", "clone.img:/more"]), "more");
+    let ours = p.uxfs(&["bmap", "clone.img:/sparse"]);
+    let lines = |t: &str| t.lines().skip(1).map(str::to_string).collect::<Vec<_>>();
+    assert_eq!(lines(&ours), lines(&theirs));
+    let first = p.uxfs(&["admin", "v.img"]);
+    let own = first.lines().find_map(|l| l.strip_prefix("UUID = ")).unwrap();
+    p.uxfs(&["admin", "-L", "--", "-U", own, "clone.img"]);
+    p.is_sound("clone.img");
+    assert_eq!(p.uxfs(&["admin", "clone.img"]), first);
+    assert!(p.uxfs(&["df", "clone.img"]).lines().count() == 2);
+    let bad = p.try_uxfs(&["admin", "-L", "a label that is too long", "clone.img"]);
+    assert!(!bad.status.success() && text(&bad).contains("longer than 12 bytes"));
+    drop(p.kernel("clone.img", "loop"));
+}

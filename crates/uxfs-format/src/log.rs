@@ -231,6 +231,11 @@ impl Record {
         if self.version & 2 != 0 && self.size as usize > CYCLE_SPAN { self.size.div_ceil(CYCLE_SPAN as u32) } else { 1 }
     }
 
+    /// True if the record is of the volume with that UUID; one without a UUID is of any.
+    pub fn bears(&self, uuid: &[u8; 16]) -> bool {
+        self.uuid == *uuid || self.uuid == [0; 16]
+    }
+
     /// Checks what must hold before the payload is read.
     ///
     /// # Errors
@@ -239,7 +244,7 @@ impl Record {
         if !matches!(self.version, 1 | 2) {
             return Err("record version is unknown");
         }
-        if &self.uuid != uuid {
+        if !self.bears(uuid) {
             return Err("record bears another volume's UUID");
         }
         if !self.len.is_multiple_of(BB as u32) || self.len > 2 << 20 || self.size > 2 << 20 {

@@ -9,6 +9,10 @@ use uxfs_format::log::{self, BB, Op, RECORD_MAGIC, Record, op_flag};
 
 /// Blocks that may have been in flight, in any order, when the power went: 8 buffers of 256 KiB.
 const IN_FLIGHT: u32 = (2 << 20) / BB as u32;
+/// Offset of the UUID in a record's header.
+const UUID_AT: usize = 304;
+/// Offset of its checksum.
+const CRC_AT: usize = 32;
 /// Blocks of the longest record.
 const LONGEST: u32 = (256 << 10) / BB as u32 + 8;
 /// Records before the head whose checksums are looked at first.
@@ -62,7 +66,7 @@ fn header_before(dev: &dyn Device, geo: &LogGeometry, head: u32, n: u32) -> Resu
     let n = n.min(geo.bbs);
     let from = (head + geo.bbs - n) % geo.bbs;
     let b = read(dev, geo, from, n)?;
-    let found = b.chunks_exact(BB).rposition(|b| Record::parse(b).is_some_and(|r| r.uuid == geo.uuid));
+    let found = b.chunks_exact(BB).rposition(|b| Record::parse(b).is_some_and(|r| r.bears(&geo.uuid)));
     Ok(found.map(|i| (from + i as u32) % geo.bbs))
 }
 
@@ -127,6 +131,27 @@ pub(crate) fn crc_ok(dev: &dyn Device, geo: &LogGeometry, block: u32, r: &Record
     let header = read(dev, geo, block, hb)?;
     let payload = read(dev, geo, block + hb, r.len / BB as u32)?;
     Ok(r.crc == 0 || log::CRC_HEADER.iter().any(|n| log::record_crc(&header, *n, &payload) == r.crc))
+}
+
+/// Writes another UUID into the last record of a clean log, in one sector. A record with a UUID of zeros is of any volume.
+///
+/// # Errors
+/// The device's; there is no record.
+pub fn set_last_uuid(dev: &dyn Device, geo: &LogGeometry, head: Lsn, uuid: &[u8; 16]) -> Result<(), JournalError> {
+    let Some(block) = header_before(dev, geo, head.block(), LONGEST)? else { return corrupt(head.block(), "there is no record before it") };
+    let r = parse(dev, geo, block)?;
+    let hb = r.header_blocks();
+    let mut header = read(dev, geo, block, hb)?;
+    let payload = read(dev, geo, block + hb, r.len / BB as u32)?;
+    let sum = log::CRC_HEADER.into_iter().find(|n| log::record_crc(&header, *n, &payload) == r.crc);
+    header[UUID_AT..UUID_AT + 16].copy_from_slice(uuid);
+    // mkfs.xfs leaves the checksum of its first record zero; else it covers the UUID.
+    if let Some(n) = sum.filter(|_| r.crc != 0) {
+        let crc = log::record_crc(&header, n, &payload);
+        header[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+    dev.write(geo.place(block, BB).0, &header[..BB], WriteFlags { preflush: true, fua: true })?;
+    Ok(())
 }
 
 /// Finds head and tail, cuts a torn head off, and says whether the volume was unmounted.
@@ -203,7 +228,7 @@ pub fn clear_stale(dev: &dyn Device, geo: &LogGeometry, head: Lsn, tail: Lsn) ->
         put64(b, 16, Lsn::new(cycle, block).0);
         put64(b, 24, tail.0);
         put32(b, 300, 1);
-        b[304..320].copy_from_slice(&geo.uuid);
+        b[UUID_AT..UUID_AT + 16].copy_from_slice(&geo.uuid);
     }
     let (at, len) = geo.place(head.block(), buf.len());
     dev.write(at, &buf[..len], WriteFlags::default())?;

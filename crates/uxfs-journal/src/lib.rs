@@ -15,7 +15,7 @@ mod stream;
 
 pub use ail::{Ail, WriteUnit};
 pub use cil::{Commit, Completion, Journal, JournalConfig, Payload};
-pub use head::{LogState, clear_stale, find_log_state};
+pub use head::{LogState, clear_stale, find_log_state, set_last_uuid};
 pub use hole::{Hole, hole, set_hole};
 pub use item::{ItemState, LogItem, Push, Regions};
 pub use replay::{Replay, ReplayItem, replay};

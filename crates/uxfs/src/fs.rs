@@ -5,7 +5,7 @@ use crate::attr::{self, AttrName, SetMode};
 use crate::dir::{self, Entry};
 use crate::error::{Error, Result};
 use crate::file::{self, Allocate, Seek};
-use crate::inode::Inode;
+use crate::inode::{Inode, Which};
 use crate::mount::{Mount, Options};
 use crate::namespace::{NewInode, Rename};
 use crate::space;
@@ -95,6 +95,19 @@ pub struct Make {
     pub rdev: (u32, u32),
     /// Permission bits that it does not get, unless the directory has a default access control list.
     pub umask: u16,
+}
+
+/// A run of a file's blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappedExtent {
+    /// Bytes from the file's begin.
+    pub offset: u64,
+    /// Bytes from the volume's begin.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// It reads as zeros.
+    pub unwritten: bool,
 }
 
 /// An open volume.
@@ -539,6 +552,30 @@ impl Fs {
         let _open = self.enter()?;
         let i = self.regular(ino)?;
         self.with_retry(|| file::allocate(&self.mount.names.files, &i, what, offset, len))
+    }
+
+    /// Where a file's blocks lie, in the file's order; holes are left out. What is dirty may still move.
+    ///
+    /// # Errors
+    /// The file is corrupt.
+    pub fn extents(&self, ino: u64) -> Result<Vec<MappedExtent>> {
+        let _open = self.enter()?;
+        let i = self.inode(ino)?;
+        let _l = i.lock_shared();
+        crate::map::load(&i, Which::Data)?;
+        let g = self.geometry();
+        let bytes = |blocks: u64| blocks << g.blocklog;
+        let d = i.data();
+        Ok(d.data
+            .extents
+            .values()
+            .map(|e| MappedExtent {
+                offset: bytes(e.off.0),
+                start: g.fsb_daddr(e.start).0 * 512,
+                len: bytes(u64::from(e.len)),
+                unwritten: e.unwritten,
+            })
+            .collect())
     }
 
     /// Finds data or a hole; `None` if there is none before the end.

@@ -1,11 +1,13 @@
 //! Puts an open volume together: superblock, recovery, workers, unmount.
 
 mod describe;
+mod identity;
 mod recovery;
 mod replay;
 mod superblock;
 
 pub use describe::{LogSummary, describe_log};
+pub use identity::set_identity;
 
 use crate::error::{Error, Result};
 use crate::file::{self, Files};
