@@ -2,7 +2,7 @@
 
 use crate::model::{Data, History, Model, Node, TOP};
 use std::sync::Arc;
-use uxfs::{AttrName, Fs, JournalConfig, Make, Options, Rename, SetAttr, SetMode};
+use uxfs::{Allocate, AttrName, Fs, JournalConfig, Make, Options, Rename, SetAttr, SetMode};
 use uxfs_device::{Device, DeviceRef, Memory, Recorder, Trace};
 use uxfs_mkfs::Features;
 use uxfs_sync::{Chance, FixedClock};
@@ -177,7 +177,11 @@ impl<'a> Worker<'a> {
     fn step(&mut self, op: u64) -> uxfs::Result<()> {
         let (roll, mix) = (self.chance.below(100), self.shape.mix);
         if roll < mix.data {
-            return if self.chance.below(8) == 0 { self.truncate(op) } else { self.write(op) };
+            return match self.chance.below(8) {
+                0 => self.truncate(op),
+                1 => self.allocate(op),
+                _ => self.write(op),
+            };
         }
         if roll < mix.data + mix.sync {
             return if self.chance.below(4) == 0 { self.sync(op) } else { self.fsync(op) };
@@ -268,6 +272,15 @@ impl<'a> Worker<'a> {
         };
         let is_dir = self.model.nodes[&id].mode & 0o170_000 == 0o040_000;
         let replaced = self.model.nodes[&nd].names.get(&nname).copied();
+        if let Some(other) = replaced.filter(|r| !is_dir && *r != id && self.chance.below(2) == 0) {
+            let (o, n) = (self.model.nodes[&od].ino, self.model.nodes[&nd].ino);
+            self.fs.rename(o, oname.as_bytes(), n, nname.as_bytes(), Rename::Exchange)?;
+            self.node(od).names.insert(oname, other);
+            self.node(nd).names.insert(nname, id);
+            self.node(id);
+            self.node(other);
+            return Ok(());
+        }
         if self.is_below(nd, id) || (is_dir && replaced.is_some()) || replaced == Some(id) {
             return Ok(());
         }
@@ -319,6 +332,25 @@ impl<'a> Worker<'a> {
         self.fs.write(ino, at, &vec![fill; len as usize], false)?;
         let d = self.data(id);
         d.size = d.size.max(at + len);
+        Ok(())
+    }
+
+    /// Zeroes a range, as a hole or with blocks, or reserves blocks behind the end.
+    fn allocate(&mut self, op: u64) -> uxfs::Result<()> {
+        let Some(id) = self.file() else { return Ok(()) };
+        let size = self.model.nodes[&id].data.size;
+        let ino = self.model.nodes[&id].ino;
+        let what = match self.chance.below(3) {
+            0 => return self.fs.fallocate(ino, Allocate::Reserve { keep_size: true }, size, 1 + self.chance.below(50_000)),
+            1 => Allocate::Punch,
+            _ => Allocate::Zero { keep_size: true },
+        };
+        let at = self.chance.below(size);
+        let len = (1 + self.chance.below(30_000)).min(size - at);
+        if len > 0 {
+            self.data(id).events.push((op, Data::Write { at, len, fill: 0 }));
+            self.fs.fallocate(ino, what, at, len)?;
+        }
         Ok(())
     }
 
