@@ -128,12 +128,12 @@ impl Trace {
 
     /// An image that a power cut after the first `cut` events could leave.
     ///
-    /// What a flush or FUA made durable is there. Of each other write `choose` says how much is: it gets the number of
-    /// sectors and returns for each whether it reached the medium.
+    /// What a flush or FUA made durable is there. Of each other write `choose` says how much is: it gets its offset and
+    /// the number of sectors, and returns for each whether it reached the medium.
     ///
     /// # Errors
     /// None in practice; the memory device's.
-    pub fn image_at(&self, cut: usize, tear: usize, choose: &mut dyn FnMut(usize) -> Vec<bool>) -> io::Result<Memory> {
+    pub fn image_at(&self, cut: usize, tear: usize, choose: &mut dyn FnMut(u64, usize) -> Vec<bool>) -> io::Result<Memory> {
         let events = &self.events[..cut.min(self.events.len())];
         let mut ended = std::collections::HashMap::new();
         let mut flushes: Vec<(usize, usize)> = Vec::new();
@@ -165,7 +165,7 @@ impl Trace {
             }
         }
         for p in &pending {
-            let keep = choose(p.data.len().div_ceil(tear));
+            let keep = choose(p.offset, p.data.len().div_ceil(tear));
             for (i, part) in p.data.chunks(tear).enumerate() {
                 if keep.get(i).copied().unwrap_or(false) {
                     image.put(p.offset + (i * tear) as u64, part)?;

@@ -87,8 +87,12 @@ impl Ail {
         if hole(Hole::EmptyAilTail) {
             let mut l = self.list.lock();
             l.empty_tail = l.empty_tail.max(commit);
+            let empty = l.items.is_empty();
             drop(l);
-            std::thread::yield_now();
+            // Long enough for another checkpoint to sample the tail.
+            if empty {
+                std::thread::sleep(Duration::from_millis(3));
+            }
         }
         let wanted: Vec<_> = items.iter().filter_map(|(i, r)| Some((i, i.committed(start, r)?))).collect();
         let mut l = self.list.lock();

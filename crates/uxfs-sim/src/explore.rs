@@ -45,8 +45,13 @@ pub fn explore(j: &Journey, plan: &Plan, oracle: &mut dyn FnMut(&Memory) -> Opti
     for i in 0..plan.at_flushes.min(flushes.len()) {
         cuts.push(flushes[i * flushes.len() / plan.at_flushes.min(flushes.len())]);
     }
-    for _ in 0..plan.between {
-        cuts.push(chance.below(j.trace.events.len() as u64 + 1) as usize);
+    // Half of the others anywhere in time, half where it is dangerous: most of the time nothing is on its way.
+    let risky = risky_moments(j);
+    for i in 0..plan.between {
+        cuts.push(match i % 2 {
+            1 if !risky.is_empty() => risky[chance.below(risky.len() as u64) as usize],
+            _ => chance.below(j.trace.events.len() as u64 + 1) as usize,
+        });
     }
     let mut found = Findings::default();
     let mut states = HashSet::new();
@@ -58,7 +63,12 @@ pub fn explore(j: &Journey, plan: &Plan, oracle: &mut dyn FnMut(&Memory) -> Opti
             _ => 1 + chance.below(99),
         };
         let whole = n % 3 == 0;
-        let mut choose = |sectors: usize| {
+        // At a risky moment, mostly: the log is on the medium, and what was not flushed is there in part.
+        let log_first = n >= plan.at_flushes.min(flushes.len()) && n % 8 < 5;
+        let mut choose = |offset: u64, sectors: usize| {
+            if log_first && j.log_at.contains(&offset) {
+                return vec![true; sectors];
+            }
             let all = chance.below(100) < keep;
             (0..sectors).map(|_| if whole { all } else { chance.below(100) < keep }).collect()
         };
@@ -74,6 +84,31 @@ pub fn explore(j: &Journey, plan: &Plan, oracle: &mut dyn FnMut(&Memory) -> Opti
     }
     found.distinct = states.len();
     Ok(found)
+}
+
+/// Places in the history just after a record was written to the log while something that went home, or data, was not flushed;
+/// or after any write, where there is no such place.
+fn risky_moments(j: &Journey) -> Vec<usize> {
+    let (mut writes, mut risky) = (Vec::new(), Vec::new());
+    let (mut in_log, mut unflushed) = (HashSet::new(), false);
+    for (i, e) in j.trace.events.iter().enumerate() {
+        match e {
+            Event::WriteBegin { id, offset, .. } if j.log_at.contains(offset) => {
+                in_log.insert(*id);
+            }
+            Event::WriteEnd { id } => {
+                writes.push(i + 1);
+                if !in_log.remove(id) {
+                    unflushed = true;
+                } else if unflushed {
+                    risky.push(i + 1);
+                }
+            }
+            Event::FlushBegin { .. } => unflushed = false,
+            _ => {}
+        }
+    }
+    if risky.is_empty() { writes } else { risky }
 }
 
 /// Of one worker, at a cut: the last operation that began, and how many had ended.

@@ -49,6 +49,8 @@ pub struct Journey {
     pub stats: Vec<(&'static str, u64)>,
     /// Bytes of the log.
     pub log: u64,
+    /// Where it lies.
+    pub log_at: std::ops::Range<u64>,
 }
 
 /// Marks: worker, operation, and whether it ended.
@@ -104,9 +106,10 @@ pub fn run(shape: &Shape) -> Result<Journey, String> {
         return Err(why);
     }
     let (stats, log) = (fs.journal_stats(), fs.log_usage().1);
+    let start = fs.geometry().fsb_daddr(fs.geometry().logstart).0 * 512;
     let trace = recorder.trace();
     drop(fs);
-    Ok(Journey { trace, models, stats, log })
+    Ok(Journey { trace, models, stats, log, log_at: start..start + log })
 }
 
 struct Worker<'a> {

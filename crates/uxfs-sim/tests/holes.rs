@@ -28,12 +28,35 @@ fn found(hole: Hole, shape: impl Fn(u64) -> Shape, seeds: u64) -> bool {
 }
 
 fn small(seed: u64) -> Shape {
-    Shape { size: 64 * MIB, agcount: 2, log: None, workers: 2, ops: 500, mix: Mix { data: 40, sync: 15, churn: true }, seed }
+    Shape {
+        size: 64 * MIB,
+        agcount: 2,
+        log: None,
+        workers: 2,
+        ops: 500,
+        mix: Mix { data: 40, sync: 15, churn: true },
+        newest: seed % 2 == 1,
+        seed,
+    }
 }
 
 /// Wraps the smallest log, so that space is used again.
 fn wrapping(seed: u64) -> Shape {
-    Shape { size: 64 * MIB, agcount: 1, log: None, workers: 2, ops: 6000, mix: Mix { data: 0, sync: 6, churn: true }, seed }
+    Shape {
+        size: 64 * MIB,
+        agcount: 1,
+        log: None,
+        workers: 2,
+        ops: 12_000,
+        mix: Mix { data: 0, sync: 1, churn: true },
+        newest: false,
+        seed,
+    }
+}
+
+/// Many workers and few syncs: the first checkpoint fills several records, and the next begins while nothing is in the list yet.
+fn crowded(seed: u64) -> Shape {
+    Shape { workers: 6, ops: 150, mix: Mix { data: 0, sync: 2, churn: false }, ..small(seed) }
 }
 
 #[test]
@@ -63,5 +86,5 @@ fn an_unstable_tail_is_found() {
 
 #[test]
 fn a_tail_that_moves_before_the_items_are_in_is_found() {
-    assert!(found(Hole::EmptyAilTail, wrapping, 10));
+    assert!(found(Hole::EmptyAilTail, crowded, 20));
 }
