@@ -8,19 +8,26 @@ use std::sync::Arc;
 use uxfs::{Fs, Options, describe_log};
 use uxfs_device::{DeviceRef, Overlay};
 use uxfs_format::Geometry;
+use uxfs_format::superblock::Superblock;
 
 /// Memory for what recovery changes while a dirty volume is only looked at.
 const OVERLAY_BYTES: usize = 1 << 30;
+
+/// The superblock as it is on the device.
+fn superblock(source: &Source) -> Result<Superblock> {
+    let dev = source.device(false)?;
+    let mut head = vec![0; 32768.min(dev.size_bytes()) as usize];
+    dev.read(0, &mut head)?;
+    let (_, sb) = Geometry::parse(&head).with_context(|| format!("cannot open {}", source.name()))?;
+    Ok(sb)
+}
 
 /// Prints the geometry, as `xfs_info` does.
 ///
 /// # Errors
 /// There is no sound superblock.
 pub fn info(source: &Source, out: &mut impl Write) -> Result<()> {
-    let dev = source.device(false)?;
-    let mut head = vec![0; 32768.min(dev.size_bytes()) as usize];
-    dev.read(0, &mut head)?;
-    let (_, sb) = Geometry::parse(&head).with_context(|| format!("cannot open {}", source.name()))?;
+    let sb = superblock(source)?;
     write!(out, "{}", uxfs_mkfs::print_geometry(&source.name(), &sb))?;
     Ok(())
 }
@@ -72,10 +79,7 @@ pub fn admin(source: &Source, label: Option<&str>, uuid: Option<&str>, out: &mut
         let label = label.map(|l| if l == "--" { "" } else { l }.as_bytes());
         uxfs::set_identity(&source.device(true)?, label, new).with_context(|| format!("cannot change {}", source.name()))?;
     }
-    let dev = source.device(false)?;
-    let mut head = vec![0; 32768.min(dev.size_bytes()) as usize];
-    dev.read(0, &mut head)?;
-    let (_, sb) = Geometry::parse(&head).with_context(|| format!("cannot open {}", source.name()))?;
+    let sb = superblock(source)?;
     let label = sb.fname.split(|b| *b == 0).next().unwrap_or(&[]);
     writeln!(out, "label = \"{}\"", String::from_utf8_lossy(label))?;
     writeln!(out, "UUID = {}", uxfs_mkfs::uuid_text(&sb.uuid))?;

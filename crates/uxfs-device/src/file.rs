@@ -148,6 +148,14 @@ impl FileDevice {
         self.direct
     }
 
+    /// Where the host cannot, nothing is done.
+    fn fallocate(&self, how: FallocateFlags, offset: u64, len: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.file, how, offset, len) {
+            Err(Errno::OPNOTSUPP) => Ok(()),
+            r => Ok(r?),
+        }
+    }
+
     fn check_write(&self, offset: u64, len: usize) -> io::Result<()> {
         match offset.checked_add(len as u64) {
             _ if self.read_only => Err(read_only()),
@@ -161,19 +169,27 @@ impl FileDevice {
         !self.direct || (offset | len as u64).is_multiple_of(u64::from(self.sector))
     }
 
+    /// The whole sectors that `len` bytes at `offset` touch, a buffer's worth at a time.
+    fn spans(&self, offset: u64, len: usize) -> impl Iterator<Item = Span> {
+        let sector = self.sector as usize;
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let at = offset + done as u64;
+            let skip = (at % sector as u64) as usize;
+            let n = (len - done).min(aligned::BUFFER - skip);
+            let span = Span { start: at - skip as u64, whole: (skip + n).next_multiple_of(sector), skip, part: done..done + n };
+            done += n;
+            (n > 0).then_some(span)
+        })
+    }
+
     /// Reads through an aligned buffer, which takes whole sectors.
     fn read_direct(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         let mut aligned = self.pool.take();
-        let mut done = 0;
-        while done < buf.len() {
-            let at = offset + done as u64;
-            let start = at - at % u64::from(self.sector);
-            let skip = (at - start) as usize;
-            let n = (buf.len() - done).min(aligned::BUFFER - skip);
-            let whole = (skip + n).next_multiple_of(self.sector as usize);
-            self.file.read_exact_at(&mut aligned.bytes_mut()[..whole], start)?;
-            buf[done..done + n].copy_from_slice(&aligned.bytes()[skip..skip + n]);
-            done += n;
+        for s in self.spans(offset, buf.len()) {
+            self.file.read_exact_at(&mut aligned.bytes_mut()[..s.whole], s.start)?;
+            let n = s.part.len();
+            buf[s.part].copy_from_slice(&aligned.bytes()[s.skip..s.skip + n]);
         }
         Ok(())
     }
@@ -182,17 +198,11 @@ impl FileDevice {
     fn write_in_part(&self, offset: u64, data: &[u8], flags: ReadWriteFlags) -> io::Result<()> {
         let _alone = self.edges.lock();
         let mut aligned = self.pool.take();
-        let mut done = 0;
-        while done < data.len() {
-            let at = offset + done as u64;
-            let start = at - at % u64::from(self.sector);
-            let skip = (at - start) as usize;
-            let n = (data.len() - done).min(aligned::BUFFER - skip);
-            let whole = (skip + n).next_multiple_of(self.sector as usize);
-            self.file.read_exact_at(&mut aligned.bytes_mut()[..whole], start)?;
-            aligned.bytes_mut()[skip..skip + n].copy_from_slice(&data[done..done + n]);
-            self.write_all(start, &aligned.bytes()[..whole], flags)?;
-            done += n;
+        for s in self.spans(offset, data.len()) {
+            self.file.read_exact_at(&mut aligned.bytes_mut()[..s.whole], s.start)?;
+            let n = s.part.len();
+            aligned.bytes_mut()[s.skip..s.skip + n].copy_from_slice(&data[s.part]);
+            self.write_all(s.start, &aligned.bytes()[..s.whole], flags)?;
         }
         Ok(())
     }
@@ -219,9 +229,9 @@ impl FileDevice {
             return self.write_in_part(offset, data, flags);
         }
         let mut aligned = self.pool.take();
-        for (i, part) in data.chunks(aligned::BUFFER).enumerate() {
-            aligned.bytes_mut()[..part.len()].copy_from_slice(part);
-            self.write_all(offset + (i * aligned::BUFFER) as u64, &aligned.bytes()[..part.len()], flags)?;
+        for r in cut(&WriteRequest { offset, data }) {
+            aligned.bytes_mut()[..r.data.len()].copy_from_slice(r.data);
+            self.write_all(r.offset, &aligned.bytes()[..r.data.len()], flags)?;
         }
         Ok(())
     }
@@ -270,6 +280,17 @@ impl FileDevice {
             .collect();
         self.write_batch(&copies, class).map(|()| copies.len())
     }
+}
+
+/// Whole sectors of the host, and what of them is meant.
+struct Span {
+    start: u64,
+    /// Bytes of the sectors.
+    whole: usize,
+    /// Bytes before what is meant.
+    skip: usize,
+    /// Which bytes of the caller's these are.
+    part: std::ops::Range<usize>,
 }
 
 /// A request in pieces that fit a buffer.
@@ -355,16 +376,9 @@ impl Device for FileDevice {
         if self.block_device {
             return Ok(());
         }
-        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len) {
-            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
-            r => Ok(r?),
-        }
+        self.fallocate(FallocateFlags::KEEP_SIZE, offset, len)
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&self.file, how, offset, len) {
-            Err(Errno::OPNOTSUPP) => Ok(()),
-            r => Ok(r?),
-        }
+        self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
     }
 }

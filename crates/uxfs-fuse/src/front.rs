@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use uxfs::{Acl, Allocate, AttrName, Error, Fs, Make, Rename, Seek, SetAttr, SetMode, Stat};
+use uxfs::{Acl, Allocate, AttrName, Error, Fs, Make, Rename, Seek, SetAttr, SetMode, Stat, acl_name};
 
 /// How long the kernel may believe names and attributes: it changes them all itself.
 const TTL: Duration = Duration::from_secs(3600);
@@ -94,12 +94,12 @@ impl Front {
     }
 }
 
-/// Names of access control lists: the kernel's, and the attribute's in the namespace `trusted`.
-const ACLS: [(&[u8], &[u8]); 2] = [(b"system.posix_acl_access", b"SGI_ACL_FILE"), (b"system.posix_acl_default", b"SGI_ACL_DEFAULT")];
+/// The kernel's names of access control lists: what an inode has, and what new entries of a directory inherit.
+const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
 /// Whether a name is that of a default list, if it is that of a list at all.
 fn acl_kind(name: &OsStr) -> Option<bool> {
-    ACLS.iter().position(|a| a.0 == name.as_bytes()).map(|i| i == 1)
+    ACLS.iter().position(|a| *a == name.as_bytes()).map(|i| i == 1)
 }
 
 fn xattr_data(value: &[u8], size: u32, reply: ReplyXattr) {
@@ -374,8 +374,10 @@ impl Filesystem for Front {
         match self.fs.list_attrs(self.ino(ino)) {
             Ok(list) => {
                 let mut out = Vec::new();
-                let acls = ACLS.iter().filter(|a| list.iter().any(|(_, n, _)| n == a.1)).map(|a| a.0.to_vec());
-                let others = list.iter().filter_map(|(namespace, name, _)| AttrName { namespace: *namespace, name }.full());
+                let names = || list.iter().map(|(namespace, name, _)| AttrName { namespace: *namespace, name });
+                let acls = [false, true].into_iter().filter(|d| names().any(|n| n == acl_name(*d)));
+                let acls = acls.map(|default| ACLS[usize::from(default)].to_vec());
+                let others = names().filter_map(|n| n.full());
                 for text in acls.chain(others) {
                     if req.uid() == 0 || !text.starts_with(b"trusted.") {
                         out.extend_from_slice(&text);

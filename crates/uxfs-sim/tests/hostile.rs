@@ -95,6 +95,19 @@ fn structures(dev: &Memory, g: &Geometry) -> Vec<(Kind, u64, usize)> {
     out
 }
 
+/// Places of structures by their kinds.
+type Places = BTreeMap<Kind, Vec<(Kind, u64, usize)>>;
+
+/// The geometry, and where the structures lie.
+fn by_kind(dev: &Memory) -> (Geometry, Places) {
+    let mut head = vec![0; 512];
+    dev.read(0, &mut head).unwrap();
+    let (g, _) = Geometry::parse(&head).unwrap();
+    let mut found = Places::new();
+    structures(dev, &g).into_iter().for_each(|p| found.entry(p.0).or_default().push(p));
+    (g, found)
+}
+
 /// Changes a few fields of a structure and makes its checksum good again.
 fn damage(dev: &Memory, (kind, at, size): (Kind, u64, usize), c: &Chance) {
     let mut b = vec![0; size];
@@ -252,12 +265,7 @@ fn damaged_structures_give_data_or_an_error() {
 
 fn damage_and_try(features: Features, seeds: Range<u64>) {
     let (clean, dirty) = (volume(true, features), volume(false, features));
-    let mut head = vec![0; 512];
-    clean.read(0, &mut head).unwrap();
-    let (g, _) = Geometry::parse(&head).unwrap();
-    let places = structures(&clean, &g);
-    let mut by_kind: BTreeMap<Kind, Vec<_>> = BTreeMap::new();
-    places.iter().for_each(|p| by_kind.entry(p.0).or_default().push(*p));
+    let (g, by_kind) = by_kind(&clean);
     let kinds: Vec<Kind> = by_kind.keys().copied().collect();
     // Sound volumes pass, so what is found below is the damage.
     assert!(uxfs_check::check(&clean.fork()).unwrap().is_sound());
@@ -344,12 +352,7 @@ fn the_checker_finds_whatever_xfs_repair_finds() {
 
 fn against_repair(features: Features, seeds: Range<u64>) {
     let clean = volume(true, features);
-    let mut head = vec![0; 512];
-    clean.read(0, &mut head).unwrap();
-    let (g, _) = Geometry::parse(&head).unwrap();
-    let places = structures(&clean, &g);
-    let mut by_kind: BTreeMap<Kind, Vec<_>> = BTreeMap::new();
-    places.iter().for_each(|p| by_kind.entry(p.0).or_default().push(*p));
+    let (_, by_kind) = by_kind(&clean);
     let path = std::env::temp_dir().join(format!("uxfs-hostile-{}.img", std::process::id()));
     let (mut theirs, mut ours, mut missed) = (0, 0, Vec::new());
     let count = (seeds.end - seeds.start) as u32;

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::inode::{Fork, Inode, Which};
 use crate::map;
 use crate::trans::Trans;
+use crate::volume::Volume;
 use std::sync::Arc;
 use uxfs_format::attr::{MAX_NAME, MAX_VALUE, entry_hash, flag, is_local, remote_blocks};
 use uxfs_format::inode::Format;
@@ -147,25 +148,23 @@ pub fn list(inode: &Arc<Inode>) -> Result<Vec<(u8, Vec<u8>, usize)>> {
     Ok(out)
 }
 
-/// True if the attribute is there.
-fn exists(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<bool> {
-    match get_entry_only(inode, name) {
-        Ok(()) => Ok(true),
-        Err(Error::NoAttribute) => Ok(false),
-        Err(e) => Err(e),
-    }
-}
-
-fn get_entry_only(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<()> {
+/// True if the entry is there.
+fn exists(inode: &Arc<Inode>, key: Key<'_>) -> Result<bool> {
     if !has_entries(inode) {
-        return Err(Error::NoAttribute);
+        return Ok(false);
     }
     map::load(inode, Which::Attr)?;
     if inode.data().core.aformat == Format::Local {
-        return shortform::get(inode, name.into())?.map(|_| ()).ok_or(Error::NoAttribute);
+        return Ok(shortform::get(inode, key)?.is_some());
     }
     let vol = inode.vol.clone();
-    leaf::find(&tree(inode), &mut Reader(&vol), name.into(), false)?.map(|_| ()).ok_or(Error::NoAttribute)
+    Ok(leaf::find(&tree(inode), &mut Reader(&vol), key, false)?.is_some())
+}
+
+/// Blocks that entering one attribute may allocate, beside its value: a tree may split at every level and push its root down;
+/// the fork may turn into a bmbt.
+fn tree_blocks(vol: &Volume) -> u32 {
+    2 * (uxfs_format::da::MAX_DEPTH as u32 + 2) + 3 * vol.res.write_blocks
 }
 
 /// Sets an attribute.
@@ -190,11 +189,10 @@ pub fn set(inode: &Arc<Inode>, name: AttrName<'_>, value: &[u8], mode: SetMode) 
     let bs = vol.geo.blocksize as usize;
     let local = is_local(name.name.len(), value.len(), bs);
     let value_blocks = if local { 0 } else { remote_blocks(value.len(), bs) as u32 };
-    // A tree may split at every level and push its root down; the fork may turn into a bmbt.
-    let blocks = value_blocks + 2 * (uxfs_format::da::MAX_DEPTH as u32 + 2) + vol.res.write_blocks * (3 + value_blocks);
+    let blocks = tree_blocks(&vol) + value_blocks * (1 + vol.res.write_blocks);
     let mut tp = Trans::new(&vol, vol.res.attrset, blocks)?;
     let _i = inode.lock();
-    match (mode, exists(inode, name)?) {
+    match (mode, exists(inode, name.into())?) {
         (SetMode::Create, true) => return Err(Error::Exists),
         (SetMode::Replace, false) => return Err(Error::NoAttribute),
         _ => {}
@@ -249,7 +247,7 @@ pub fn remove(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<()> {
     let vol = inode.vol.clone();
     let mut tp = Trans::new_must_succeed(&vol, vol.res.attrrm, 2 * vol.res.write_blocks)?;
     let _i = inode.lock();
-    if !exists(inode, name)? {
+    if !exists(inode, name.into())? {
         return Err(Error::NoAttribute);
     }
     let now = vol.now();

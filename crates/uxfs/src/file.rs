@@ -410,21 +410,26 @@ fn write_page(inode: &Arc<Inode>, st: &FileState, block: u64, from: usize, src: 
 
 /// Zeroes from `size` to the end of its block, where a file is about to grow beyond.
 fn zero_tail(inode: &Arc<Inode>, st: &FileState, size: u64) -> Result<()> {
+    zero_part(inode, st, size, size.next_multiple_of(u64::from(inode.vol.geo.blocksize)))
+}
+
+/// Zeroes `from..to`, which lie in one block, if anything is stored there.
+fn zero_part(inode: &Arc<Inode>, st: &FileState, from: u64, to: u64) -> Result<()> {
     let bs = u64::from(inode.vol.geo.blocksize);
-    let within = size % bs;
-    if within == 0 {
-        return Ok(());
-    }
-    let block = size / bs;
-    let has_data = st.pages.lock().contains_key(&block) || {
-        let _i = inode.lock_shared();
-        map::load(inode, Which::Data)?;
-        inode.data().data.at(block).is_some_and(|e| !e.unwritten)
-    };
-    if has_data {
-        write_page(inode, st, block, within as usize, &vec![0; (bs - within) as usize])?;
+    let block = from / bs;
+    if from < to && has_data(inode, st, block)? {
+        write_page(inode, st, block, (from - block * bs) as usize, &vec![0; (to - from) as usize])?;
     }
     Ok(())
+}
+
+fn has_data(inode: &Arc<Inode>, st: &FileState, block: u64) -> Result<bool> {
+    if st.pages.lock().contains_key(&block) {
+        return Ok(true);
+    }
+    let _i = inode.lock_shared();
+    map::load(inode, Which::Data)?;
+    Ok(inode.data().data.at(block).is_some_and(|e| !e.unwritten))
 }
 
 /// Sets the size of a file; frees what lies behind.

@@ -9,7 +9,6 @@ use crate::inode::{Inode, Which};
 use crate::mount::{Mount, Options};
 use crate::namespace::{NewInode, Rename};
 use crate::space;
-use crate::trans::Trans;
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -384,19 +383,12 @@ impl Fs {
         }
     }
 
-    /// Changes an inode's core in a transaction of its own.
+    /// Changes an inode's core, and with it the time of its last change.
     fn change(&self, inode: &Arc<Inode>, f: impl FnOnce(&mut Core)) -> Result<()> {
-        let vol = self.mount.vol();
-        let mut tp = Trans::new_must_succeed(vol, vol.res.ichange, 0)?;
-        let _l = inode.lock();
-        let now = vol.now();
-        {
-            let mut d = inode.data();
-            f(&mut d.core);
-            d.core.ctime = now;
-        }
-        inode.log(&mut tp, 0)?;
-        tp.commit().map(|_| ())
+        inode.change(|c| {
+            f(c);
+            c.ctime = self.mount.vol().now();
+        })
     }
 
     /// Makes a symbolic link.
@@ -448,10 +440,10 @@ impl Fs {
         self.mount.names.unlink(&self.inode(dir)?, name, true)
     }
 
-    /// Moves a name, over another if that is there and `replace`.
+    /// Moves a name; `how` says what becomes of one that is there.
     ///
     /// # Errors
-    /// [`Error::Exists`] without `replace`; [`Error::NotEmpty`] over a directory with entries.
+    /// [`Error::Exists`] for [`Rename::NoReplace`]; [`Error::NotEmpty`] over a directory with entries.
     pub fn rename(&self, odir: u64, oname: &[u8], ndir: u64, nname: &[u8], how: Rename) -> Result<()> {
         let _open = self.enter()?;
         let (o, n) = (self.inode(odir)?, self.inode(ndir)?);
@@ -719,7 +711,8 @@ struct Lists {
     default: Option<Acl>,
 }
 
-fn acl_name(default: bool) -> AttrName<'static> {
+/// The attribute that holds an access control list.
+pub fn acl_name(default: bool) -> AttrName<'static> {
     AttrName { namespace: flag::ROOT, name: if default { acl::DEFAULT } else { acl::ACCESS } }
 }
 

@@ -190,6 +190,21 @@ impl Inode {
         Ok((b, offset))
     }
 
+    /// Changes the core in a transaction of its own.
+    ///
+    /// # Locks
+    /// Takes the inode exclusively, after log space; the caller has neither.
+    ///
+    /// # Errors
+    /// The volume is shut down.
+    pub fn change(self: &Arc<Self>, f: impl FnOnce(&mut Core)) -> Result<()> {
+        let mut tp = Trans::new_must_succeed(&self.vol, self.vol.res.ichange, 0)?;
+        let _i = self.lock();
+        f(&mut self.data().core);
+        self.log(&mut tp, 0)?;
+        tp.commit().map(|_| ())
+    }
+
     /// Logs what `fields` says changed; the core always goes along.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ pub use attr::{AttrName, SetMode};
 pub use dir::Entry;
 pub use error::{Error, Result};
 pub use file::{Allocate, Seek};
-pub use fs::{Fs, Make, MappedExtent, SetAttr, Stat, StatFs};
+pub use fs::{Fs, Make, MappedExtent, SetAttr, Stat, StatFs, acl_name};
 pub use mount::{DEFAULT_MEMORY, LEAST_MEMORY, LogSummary, Options, describe_log, set_identity};
 pub use namespace::Rename;
 pub use uxfs_format::acl::Acl;

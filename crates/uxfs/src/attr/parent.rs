@@ -3,10 +3,8 @@
 //! They change in the same link as the directory, so no intent is needed to keep the two together.
 
 use super::{AttrName, Key, ensure_fork, leaf, shortform, shrink, to_leaf, tree};
-use crate::da::Reader;
 use crate::error::Result;
-use crate::inode::{Inode, Which};
-use crate::map;
+use crate::inode::Inode;
 use crate::trans::Trans;
 use crate::volume::Volume;
 use std::sync::Arc;
@@ -16,7 +14,7 @@ use uxfs_format::superblock::incompat;
 
 /// Blocks that entering one parent pointer may allocate.
 pub fn blocks(vol: &Volume) -> u32 {
-    if vol.geo.has(incompat::PARENT) { 2 * (uxfs_format::da::MAX_DEPTH as u32 + 2) + 3 * vol.res.write_blocks } else { 0 }
+    if vol.geo.has(incompat::PARENT) { super::tree_blocks(vol) } else { 0 }
 }
 
 fn key<'a>(name: &'a [u8], value: &'a [u8]) -> Key<'a> {
@@ -93,14 +91,5 @@ pub fn take_out(tp: &mut Trans, inode: &Arc<Inode>, name: &[u8], value: &[u8]) -
 /// # Errors
 /// As [`remove`].
 pub fn is_there(inode: &Arc<Inode>, name: &[u8], value: &[u8]) -> Result<bool> {
-    if !super::has_entries(inode) {
-        return Ok(false);
-    }
-    map::load(inode, Which::Attr)?;
-    let k = key(name, value);
-    if inode.data().core.aformat == Format::Local {
-        return Ok(shortform::get(inode, k)?.is_some());
-    }
-    let vol = inode.vol.clone();
-    Ok(leaf::find(&tree(inode), &mut Reader(&vol), k, false)?.is_some())
+    super::exists(inode, key(name, value))
 }

@@ -4,7 +4,7 @@
 //! an extent. What was dirty in the range is settled first.
 
 use super::writeback::{alloc_data, next_link, write_back};
-use super::{FileState, Files, MAX_SIZE, drop_pages, read_under_lock, touch, write_page, zero_tail};
+use super::{FileState, Files, MAX_SIZE, drop_pages, has_data, read_under_lock, touch, write_page, zero_part, zero_tail};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
@@ -89,7 +89,6 @@ pub fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, what: Allocate, offset: 
             write_back(files, inode, offset, u64::MAX, Class::Fsync)?;
             // The size first: extents behind the end could be taken for leftovers.
             set_size(inode, &st, new)?;
-            split_at(inode, &st, offset / bs)?;
             shift(inode, &st, offset / bs, len / bs, false)?;
         }
         Allocate::Unshare => unshare(inode, &st, offset / bs, end.min(size).div_ceil(bs))?,
@@ -164,25 +163,6 @@ pub(super) fn punch(inode: &Arc<Inode>, st: &FileState, offset: u64, end: u64) -
     tp.commit().map(|_| ())
 }
 
-/// Zeroes `from..to`, which lie in one block, if anything is stored there.
-fn zero_part(inode: &Arc<Inode>, st: &FileState, from: u64, to: u64) -> Result<()> {
-    let bs = u64::from(inode.vol.geo.blocksize);
-    let block = from / bs;
-    if from < to && has_data(inode, st, block)? {
-        write_page(inode, st, block, (from - block * bs) as usize, &vec![0; (to - from) as usize])?;
-    }
-    Ok(())
-}
-
-fn has_data(inode: &Arc<Inode>, st: &FileState, block: u64) -> Result<bool> {
-    if st.pages.lock().contains_key(&block) {
-        return Ok(true);
-    }
-    let _i = inode.lock_shared();
-    map::load(inode, Which::Data)?;
-    Ok(inode.data().data.at(block).is_some_and(|e| !e.unwritten))
-}
-
 /// Lets a file grow; what lies between reads as zeros.
 fn grow(inode: &Arc<Inode>, st: &FileState, new: u64) -> Result<()> {
     let old = st.size.load(Ordering::Acquire);
@@ -195,26 +175,9 @@ fn grow(inode: &Arc<Inode>, st: &FileState, new: u64) -> Result<()> {
 
 pub(super) fn set_size(inode: &Arc<Inode>, st: &FileState, new: u64) -> Result<()> {
     let _one = st.writeback.lock();
-    let vol = inode.vol.clone();
-    let mut tp = Trans::new_must_succeed(&vol, vol.res.ichange, 0)?;
-    let _i = inode.lock();
-    inode.data().core.size = new;
-    inode.log(&mut tp, 0)?;
-    tp.commit()?;
+    inode.change(|c| c.size = new)?;
     st.size.store(new, Ordering::Release);
     Ok(())
-}
-
-/// Cuts the extent that goes over the border before `block`.
-fn split_at(inode: &Arc<Inode>, st: &FileState, block: u64) -> Result<()> {
-    let _one = st.writeback.lock();
-    let vol = inode.vol.clone();
-    let mut tp = Trans::new_must_succeed(&vol, vol.res.write, 2 * vol.res.write_blocks)?;
-    let _i = inode.lock();
-    map::load(inode, Which::Data)?;
-    inode.log(&mut tp, 0)?;
-    map::split_at(&mut tp, inode, block)?;
-    tp.commit().map(|_| ())
 }
 
 /// Moves every extent from block `from` on by `by` blocks, up or back, one in each link.
@@ -225,6 +188,8 @@ fn shift(inode: &Arc<Inode>, st: &FileState, from: u64, by: u64, up: bool) -> Re
     let _i = inode.lock();
     map::load(inode, Which::Data)?;
     inode.log(&mut tp, 0)?;
+    map::split_at(&mut tp, inode, from)?;
+    next_link(&mut tp, inode)?;
     // In the order in which the place of each is free: from the front upwards, from the back backwards.
     let mut left: Vec<Extent> = inode.data().data.extents.range(from..).map(|x| *x.1).collect();
     if up {

@@ -65,14 +65,12 @@ pub fn share(files: &Arc<Files>, from: Place<'_>, to: Place<'_>, len: u64, only_
     if only_same && (to_end > dst_size || !are_same(from, &src, to, &dst, len)?) {
         return Ok(false);
     }
-    // Nothing dirty may be left: what was promised no blocks must not meet shared ones later.
-    write_back(files, from.inode, 0, u64::MAX, Class::Fsync)?;
-    write_back(files, to.inode, 0, u64::MAX, Class::Fsync)?;
     if to.offset > dst_size {
         zero_tail(to.inode, &dst, dst_size)?;
-        write_back(files, to.inode, 0, u64::MAX, Class::Fsync)?;
     }
     for i in [from.inode, to.inode] {
+        // Nothing dirty may be left: what was promised no blocks must not meet shared ones later.
+        write_back(files, i, 0, u64::MAX, Class::Fsync)?;
         mark_shared(i)?;
     }
     let blocks = len.div_ceil(bs);
@@ -120,12 +118,7 @@ fn mark_shared(inode: &Arc<Inode>) -> Result<()> {
     if inode.data().core.flags2 & flag2::REFLINK != 0 {
         return Ok(());
     }
-    let vol = inode.vol.clone();
-    let mut tp = Trans::new_must_succeed(&vol, vol.res.ichange, 0)?;
-    let _i = inode.lock();
-    inode.data().core.flags2 |= flag2::REFLINK;
-    inode.log(&mut tp, 0)?;
-    tp.commit().map(|_| ())
+    inode.change(|c| c.flags2 |= flag2::REFLINK)
 }
 
 /// The first written extent in `from..end` (blocks), cut to it.

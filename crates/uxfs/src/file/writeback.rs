@@ -39,7 +39,8 @@ struct Part {
     target: Target,
 }
 
-/// Writes dirty data of `from..to` (bytes) back, as urgently as `class` says, and waits for it; afterwards it is part of the file, but not yet durable.
+/// Writes dirty data of `from..to` (bytes) back, as urgently as `class` says, and waits for it; afterwards it is part of the
+/// file, but not yet durable.
 ///
 /// # Locks
 /// The file's write-back lock, then `ilock` for moments. The caller holds no `ilock`.
@@ -294,11 +295,7 @@ fn log_times(inode: &Arc<Inode>, st: &FileState) -> Result<()> {
     if !st.times.swap(false, Ordering::AcqRel) {
         return Ok(());
     }
-    let vol = inode.vol.clone();
-    let mut tp = Trans::new_must_succeed(&vol, vol.res.ichange, 0)?;
-    let _i = inode.lock();
-    inode.log(&mut tp, 0)?;
-    tp.commit().map(|_| ())
+    inode.change(|_| {})
 }
 
 /// Makes a file durable: its data, its size, and with them everything that was committed before.

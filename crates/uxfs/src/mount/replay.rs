@@ -47,7 +47,6 @@ struct Player<'a> {
     dev: &'a DeviceRef,
     g: &'a Geometry,
     cancelled: HashMap<(u64, u32), u32>,
-    /// Blocks changed by transactions of the current position.
     /// Blocks that transactions of one log position touched. Several of them may change a block, and a block is skipped
     /// that bears a position as late as theirs: so it gets its stamp only when they are all in.
     blocks: HashMap<(u64, u32), Replayed>,

@@ -75,6 +75,24 @@ pub(super) fn take(tp: &mut Trans, agno: AgNumber, agf: &Buf) -> Result<u32> {
     Ok(block)
 }
 
+/// Takes a block for one of the trees that the list feeds, and counts it as theirs.
+pub(super) fn take_for_tree(tp: &mut Trans, agno: AgNumber, agf: &Buf) -> Result<u64> {
+    let b = take(tp, agno, agf)?;
+    count_in_trees(tp, agf, 1);
+    Ok(u64::from(b))
+}
+
+/// Takes a block back from such a tree.
+pub(super) fn put_from_tree(tp: &mut Trans, agno: AgNumber, agf: &Buf, ptr: u64) -> Result<()> {
+    count_in_trees(tp, agf, -1);
+    put(tp, agno, agf, ptr as u32)
+}
+
+fn count_in_trees(tp: &mut Trans, agf: &Buf, by: i32) {
+    ag::set_agf(tp, agf, |a| a.btreeblks.set(a.btreeblks.get().saturating_add_signed(by)));
+    tp.vol.counters.trees_changed(i64::from(by));
+}
+
 /// Puts a block on the list's end.
 pub(super) fn put(tp: &mut Trans, agno: AgNumber, agf: &Buf, block: u32) -> Result<()> {
     let list = ag::agfl(tp, agno)?;

@@ -62,15 +62,10 @@ impl Tree for FreeTree {
         u64::from(self.agno.0)
     }
     fn alloc(&mut self, tp: &mut Trans, _near: u64) -> Result<u64> {
-        let b = agfl::take(tp, self.agno, &self.agf)?;
-        ag::set_agf(tp, &self.agf, |a| a.btreeblks.set(a.btreeblks.get() + 1));
-        tp.vol.counters.trees_changed(1);
-        Ok(u64::from(b))
+        agfl::take_for_tree(tp, self.agno, &self.agf)
     }
     fn free(&mut self, tp: &mut Trans, ptr: u64) -> Result<()> {
-        ag::set_agf(tp, &self.agf, |a| a.btreeblks.set(a.btreeblks.get().saturating_sub(1)));
-        tp.vol.counters.trees_changed(-1);
-        agfl::put(tp, self.agno, &self.agf, ptr as u32)
+        agfl::put_from_tree(tp, self.agno, &self.agf, ptr)
     }
 }
 

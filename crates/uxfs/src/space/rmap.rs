@@ -73,24 +73,19 @@ impl Tree for RmapTree {
         u64::from(self.agno.0)
     }
     fn alloc(&mut self, tp: &mut Trans, _near: u64) -> Result<u64> {
-        let b = agfl::take(tp, self.agno, &self.agf)?;
         self.count(tp, 1);
-        Ok(u64::from(b))
+        agfl::take_for_tree(tp, self.agno, &self.agf)
     }
     fn free(&mut self, tp: &mut Trans, ptr: u64) -> Result<()> {
         self.count(tp, -1);
-        agfl::put(tp, self.agno, &self.agf, ptr as u32)
+        agfl::put_from_tree(tp, self.agno, &self.agf, ptr)
     }
 }
 
 impl RmapTree {
-    /// Counts blocks that came from the free list, or went there.
+    /// Counts the tree's blocks; those it has are no longer kept for it.
     fn count(&self, tp: &mut Trans, by: i32) {
-        ag::set_agf(tp, &self.agf, |a| {
-            a.btreeblks.set(a.btreeblks.get().saturating_add_signed(by));
-            a.rmap_blocks.set(a.rmap_blocks.get().saturating_add_signed(by));
-        });
-        tp.vol.counters.trees_changed(i64::from(by));
+        ag::set_agf(tp, &self.agf, |a| a.rmap_blocks.set(a.rmap_blocks.get().saturating_add_signed(by)));
         tp.vol.counters.aside_changed(-i64::from(by));
     }
 }
