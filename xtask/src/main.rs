@@ -1,6 +1,7 @@
-//! `cargo xtask check | tidy | test | demo`
+//! `cargo xtask check | tidy | tools | test | holes | demo`
 
 use anyhow::{Context, Result, bail};
+use std::path::Path;
 use std::process::Command;
 
 mod demo;
@@ -18,7 +19,7 @@ fn cargo(args: &[&str]) -> Result<()> {
 }
 
 fn have(program: &str) -> bool {
-    ["/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/bin"].iter().any(|d| std::path::Path::new(d).join(program).exists())
+    ["/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/bin"].iter().any(|d| Path::new(d).join(program).exists())
 }
 
 /// Installs the Debian packages that are missing, as root, or names them.
@@ -37,6 +38,26 @@ fn packages(programs: &[&str], packages: &[&'static str]) -> Result<()> {
     if Command::new("sh").args(["-c", &sh]).status()?.success() { Ok(()) } else { bail!("{install} failed") }
 }
 
+/// Debian's newest xfsprogs beside the machine's own, where the tests look for it.
+fn newest_xfsprogs() -> Result<()> {
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map_or_else(|| Path::new(&std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache"), std::path::PathBuf::from);
+    let dir = cache.join("uxfs/xfsprogs");
+    let works = Command::new(dir.join("bin/mkfs.xfs")).arg("-V").output().is_ok_and(|o| o.status.success());
+    if works {
+        return Ok(());
+    }
+    println!("$ xtask/newest-xfsprogs.sh {}", dir.display());
+    let ok = Command::new("sh").arg("xtask/newest-xfsprogs.sh").arg(&dir).status()?.success();
+    if ok { Ok(()) } else { bail!("cannot fetch the newest xfsprogs into {}", dir.display()) }
+}
+
+/// What the tests call beside this workspace.
+fn tools() -> Result<()> {
+    packages(PROGRAMS, PACKAGES)?;
+    newest_xfsprogs()
+}
+
 fn check() -> Result<()> {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "-q", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
@@ -46,7 +67,7 @@ fn check() -> Result<()> {
 }
 
 fn test() -> Result<()> {
-    packages(PROGRAMS, PACKAGES)?;
+    tools()?;
     check()?;
     cargo(&["test", "--profile", "checked", "--workspace"])?;
     holes()
@@ -76,9 +97,10 @@ fn main() -> Result<()> {
     match std::env::args().nth(1).as_deref() {
         Some("check") => check(),
         Some("tidy") => tidy::run(),
+        Some("tools") => tools(),
         Some("test") => test(),
         Some("holes") => holes(),
         Some("demo") => demo(),
-        _ => bail!("usage: cargo xtask check | tidy | test | holes | demo"),
+        _ => bail!("usage: cargo xtask check | tidy | tools | test | holes | demo"),
     }
 }

@@ -3,6 +3,7 @@
 //! Headers are read block by block with the `tar` crate's header type; its entry iterator is not used, since it splits PAX
 //! records at newlines and so loses binary attributes.
 
+use crate::acl;
 use crate::tree::{CHUNK, Meta, Tree, Xattr};
 use crate::volume::{DIR, FMT, LNK, REG, Volume};
 use anyhow::{Context, Result, bail};
@@ -15,6 +16,8 @@ use tar::{Builder, EntryType, Header};
 use uxfs::{Make, Timestamp};
 
 const BLOCK: usize = 512;
+/// Records with access control lists as text; the second is for the list that new entries of a directory inherit.
+const ACLS: [(&str, bool); 2] = [("SCHILY.acl.access", false), ("SCHILY.acl.default", true)];
 /// Longest extension header (names, attributes) that is read.
 const MAX_EXTENSION: u64 = 16 << 20;
 
@@ -34,11 +37,25 @@ pub fn plain<'a>(input: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
     })
 }
 
+/// Key under which the size of a sparse file is kept, holes included.
+const REAL_SIZE: &str = "uxfs.real-size";
+
 /// What extension headers said about the next entry.
 #[derive(Clone, Default)]
 struct Extra {
     fields: HashMap<String, Vec<u8>>,
     xattrs: Vec<Xattr>,
+    /// Pieces of a sparse file: offset and bytes.
+    pieces: Vec<(u64, u64)>,
+    /// Bytes of data that follow the header.
+    stored: u64,
+}
+
+/// Most pieces of a sparse file that are read.
+const MAX_PIECES: usize = 1 << 20;
+
+fn text_number(b: &[u8]) -> Result<u64> {
+    std::str::from_utf8(b).ok().and_then(|s| s.trim().parse().ok()).context("a number in a header is malformed")
 }
 
 impl Extra {
@@ -53,7 +70,11 @@ impl Extra {
             let (key, value) = (String::from_utf8_lossy(&record[..eq]).into_owned(), record[eq + 1..].to_vec());
             match key.strip_prefix("SCHILY.xattr.") {
                 Some(name) => self.xattrs.push((OsString::from(name), value)),
-                None if key.starts_with("GNU.sparse.") => bail!("sparse files in PAX form are not supported"),
+                // The oldest form repeats these two, a pair for each piece.
+                None if key == "GNU.sparse.offset" => self.pieces.push((text_number(&value)?, 0)),
+                None if key == "GNU.sparse.numbytes" => {
+                    self.pieces.last_mut().context(bad)?.1 = text_number(&value)?;
+                }
                 None => {
                     self.fields.insert(key, value);
                 }
@@ -77,6 +98,22 @@ impl Extra {
             true => Timestamp { sec: sec - 1, nsec: 1_000_000_000 - nsec },
             false => Timestamp { sec, nsec },
         })
+    }
+
+    /// Says what the newer PAX forms of sparse files say: name, size, and in one of them the pieces.
+    fn sparse(&mut self) -> Result<bool> {
+        let newest = self.number("GNU.sparse.major") == Some(1);
+        let map = self.fields.get("GNU.sparse.map").cloned();
+        for (from, to) in [("GNU.sparse.name", "path"), ("GNU.sparse.realsize", REAL_SIZE), ("GNU.sparse.size", REAL_SIZE)] {
+            if let Some(v) = self.fields.remove(from) {
+                self.fields.insert(to.into(), v);
+            }
+        }
+        if let Some(m) = map {
+            let numbers: Vec<u64> = m.split(|c| *c == b',').map(text_number).collect::<Result<_>>()?;
+            self.pieces = numbers.chunks_exact(2).map(|p| (p[0], p[1])).collect();
+        }
+        Ok(newest)
     }
 
     fn path(&self, key: &str, else_bytes: &[u8]) -> PathBuf {
@@ -129,6 +166,72 @@ impl<R: Read> Blocks<R> {
         Ok(())
     }
 
+    /// The list of pieces that stands before the data in the newest form: numbers on lines, in whole blocks. Returns it with
+    /// how many bytes it took.
+    fn pieces(&mut self, size: u64) -> Result<(Vec<(u64, u64)>, u64)> {
+        let (mut text, mut taken) = (Vec::new(), 0);
+        loop {
+            let lines: Vec<&[u8]> = text.split(|c| *c == b'\n').collect();
+            let whole = lines.len().saturating_sub(1);
+            let count = if whole == 0 { None } else { Some(text_number(lines[0])?) };
+            if count.is_some_and(|c| c as usize > MAX_PIECES) {
+                bail!("a sparse file has too many pieces");
+            }
+            if count.is_some_and(|c| whole > 2 * c as usize) {
+                let n = 2 * count.unwrap_or(0) as usize;
+                let numbers: Vec<u64> = lines[1..=n].iter().map(|l| text_number(l)).collect::<Result<_>>()?;
+                return Ok((numbers.chunks_exact(2).map(|p| (p[0], p[1])).collect(), taken));
+            }
+            if taken >= size {
+                bail!("the pieces of a sparse file are malformed");
+            }
+            text.extend(self.extension(BLOCK as u64)?);
+            taken += BLOCK as u64;
+        }
+    }
+
+    /// Reads the pieces that an old header names, and the blocks that continue it.
+    fn old_pieces(&mut self, h: &Header) -> Result<Vec<(u64, u64)>> {
+        let g = h.as_gnu().context("a sparse file has no GNU header")?;
+        let piece = |s: &tar::GnuSparseHeader| Ok((s.offset()?, s.length()?));
+        let mut out: Vec<(u64, u64)> = g.sparse.iter().filter(|s| !s.is_empty()).map(piece).collect::<Result<_>>()?;
+        let mut more = g.is_extended();
+        while more {
+            let mut e = tar::GnuExtSparseHeader::new();
+            e.as_mut_bytes().copy_from_slice(&self.extension(BLOCK as u64)?);
+            let next: Vec<(u64, u64)> = e.sparse().iter().filter(|s| !s.is_empty()).map(piece).collect::<Result<_>>()?;
+            out.extend(next);
+            more = e.is_extended();
+            if out.len() > MAX_PIECES {
+                bail!("a sparse file has too many pieces");
+            }
+        }
+        Ok(out)
+    }
+
+    /// Hands an entry's data on, put where its pieces say; a file that is not sparse is one piece.
+    fn sparse_data(&mut self, size: u64, pieces: &[(u64, u64)], sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        if pieces.is_empty() {
+            return self.data(size, sink);
+        }
+        let (mut i, mut into) = (0, 0);
+        self.data(size, &mut |_, mut data| {
+            while !data.is_empty() {
+                let Some((at, len)) = pieces.get(i) else { bail!("a sparse file has more data than pieces") };
+                let n = (len - into).min(data.len() as u64);
+                if n > 0 {
+                    sink(at.checked_add(into).context("a piece of a sparse file is out of range")?, &data[..n as usize])?;
+                }
+                data = &data[n as usize..];
+                into += n;
+                if into == *len {
+                    (i, into) = (i + 1, 0);
+                }
+            }
+            Ok(())
+        })
+    }
+
     fn extension(&mut self, size: u64) -> Result<Vec<u8>> {
         if size > MAX_EXTENSION {
             bail!("an extension header of {size} bytes is too large");
@@ -177,11 +280,21 @@ pub fn extract(v: &Volume, root: &Path, input: impl Read, on_bytes: &dyn Fn(u64)
                 let name = name_end(blocks.extension(size)?);
                 extra.fields.insert("linkpath".into(), name);
             }
-            EntryType::GNUSparse => bail!("{}: sparse files in GNU form are not supported", h.path()?.display()),
-            _ => {
+            t => {
                 let mut x = global.clone();
                 x.fields.extend(std::mem::take(&mut extra.fields));
                 x.xattrs.append(&mut extra.xattrs);
+                x.pieces.append(&mut extra.pieces);
+                x.stored = x.number("size").unwrap_or(size);
+                if t == EntryType::GNUSparse {
+                    x.pieces = blocks.old_pieces(&h)?;
+                    let real = h.as_gnu().map(|g| g.real_size()).transpose()?.unwrap_or(0);
+                    x.fields.insert(REAL_SIZE.into(), real.to_string().into());
+                } else if x.sparse()? {
+                    let taken;
+                    (x.pieces, taken) = blocks.pieces(x.stored)?;
+                    x.stored -= taken.min(x.stored);
+                }
                 unpack.entry(&h, &x, &mut blocks, on_bytes)?;
             }
         }
@@ -206,7 +319,7 @@ impl Unpack<'_> {
             EntryType::Char => 0o020_000,
             EntryType::Block => 0o060_000,
             EntryType::Fifo => 0o010_000,
-            EntryType::Regular | EntryType::Continuous | EntryType::Link => REG,
+            EntryType::Regular | EntryType::Continuous | EntryType::Link | EntryType::GNUSparse => REG,
             t => bail!("{}: entries of type {:?} are not supported", h.path()?.display(), char::from(t.as_byte())),
         };
         let mtime = x.time("mtime").unwrap_or(Timestamp { sec: h.mtime()? as i64, nsec: 0 });
@@ -219,7 +332,7 @@ impl Unpack<'_> {
                 0o020_000 | 0o060_000 => (h.device_major()?.unwrap_or(0), h.device_minor()?.unwrap_or(0)),
                 _ => (0, 0),
             },
-            size: x.number("size").map_or_else(|| h.entry_size(), Ok)?,
+            size: x.number(REAL_SIZE).unwrap_or(x.stored),
             nlink: 1,
             id: (0, 0),
             atime: x.time("atime").unwrap_or(mtime),
@@ -268,20 +381,27 @@ impl Unpack<'_> {
             }
         };
         if h.entry_type() == EntryType::Link {
-            return blocks.data(m.size, &mut |_, _| Ok(()));
+            return blocks.data(x.stored, &mut |_, _| Ok(()));
         }
-        blocks.data(if m.mode & FMT == REG { m.size } else { 0 }, &mut |at, data| {
-            on_bytes(data.len() as u64);
-            fs.write(made.ino, at, data, false).with_context(show)
-        })?;
+        if m.mode & FMT == REG {
+            blocks.sparse_data(x.stored, &x.pieces, &mut |at, data| {
+                on_bytes(data.len() as u64);
+                fs.write(made.ino, at, data, false).with_context(show)
+            })?;
+            if fs.stat(made.ino)?.size < m.size {
+                fs.setattr(made.ino, uxfs::SetAttr { size: Some(m.size), ..uxfs::SetAttr::default() }).with_context(show)?;
+            }
+        }
         self.attributes(made.ino, &path, x)?;
         self.v.set_core(made.ino, &m)
     }
 
     fn attributes(&self, ino: u64, path: &Path, x: &Extra) -> Result<()> {
         self.v.set_xattrs(ino, path, &x.xattrs)?;
-        if x.fields.keys().any(|k| k.starts_with("SCHILY.acl.")) {
-            crate::warn(&format!("{}: its access control list is not kept", self.v.at(path)));
+        for (key, default) in ACLS {
+            if let Some(text) = x.fields.get(key).filter(|t| !t.is_empty()) {
+                acl::set_from_text(self.v, ino, default, &String::from_utf8_lossy(text)).with_context(|| self.v.at(path))?;
+            }
         }
         Ok(())
     }
@@ -383,7 +503,13 @@ fn append<W: Write>(
         pax.push(("linkpath".into(), t.as_os_str().as_bytes().to_vec()));
     }
     if hard.is_none() {
-        for (n, value) in v.xattrs(path)? {
+        let ino = v.resolve(path, false)?.ino;
+        for (key, default) in ACLS {
+            if let Ok(a) = v.fs.get_acl(ino, default) {
+                pax.push((key.into(), acl::line(&a).into_bytes()));
+            }
+        }
+        for (n, value) in v.xattrs(path)?.into_iter().filter(|x| !acl::is_hosts(&x.0)) {
             pax.push((format!("SCHILY.xattr.{}", n.to_string_lossy()), value));
         }
     }

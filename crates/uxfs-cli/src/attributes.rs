@@ -1,5 +1,6 @@
 //! `getfattr`'s form of attributes.
 
+use crate::acl;
 use crate::tree::Xattr;
 use crate::volume::Volume;
 use anyhow::{Context, Result, bail};
@@ -21,6 +22,29 @@ pub fn all(v: &Volume, ino: u64) -> Result<Vec<Xattr>> {
     }
     out.sort();
     Ok(out)
+}
+
+/// All attributes of an inode as the host would have them, where access control lists have other names.
+///
+/// # Errors
+/// They are damaged.
+pub fn for_host(v: &Volume, ino: u64) -> Result<Vec<Xattr>> {
+    let map = |x: Xattr| AttrName::parse(x.0.as_bytes()).and_then(|n| acl::to_host(n, &x.1)).unwrap_or(x);
+    Ok(all(v, ino)?.into_iter().map(map).collect())
+}
+
+/// Attributes that two trees can be compared by: without what mkfs.xfs says of a volume on its root.
+pub fn comparable(mut list: Vec<Xattr>) -> Vec<Xattr> {
+    list.retain(|x| !x.0.as_bytes().starts_with(b"trusted.xfs:"));
+    list
+}
+
+/// Names whose values differ, or that only one list has.
+pub fn differing<'a>(a: &'a [Xattr], b: &'a [Xattr]) -> Vec<&'a OsStr> {
+    let mut names: Vec<&OsStr> = a.iter().filter(|x| !b.contains(x)).chain(b.iter().filter(|x| !a.contains(x))).map(|x| &*x.0).collect();
+    names.sort();
+    names.dedup();
+    names
 }
 
 /// A value as `getfattr` prints it: text in quotes, anything else in hexadecimal digits.

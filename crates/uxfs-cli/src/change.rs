@@ -90,7 +90,11 @@ pub fn owner(v: &Volume, text: &str) -> Result<(Option<u32>, Option<u32>)> {
 /// Longest table of users that is read.
 const MAX_TABLE: u64 = 16 << 20;
 
-fn id(v: &Volume, name: &str, table: &str) -> Result<u32> {
+/// The number of a user or group: given as one, or by the name in one of the volume's tables.
+///
+/// # Errors
+/// The table does not have the name.
+pub fn id(v: &Volume, name: &str, table: &str) -> Result<u32> {
     if let Ok(n) = name.parse() {
         return Ok(n);
     }

@@ -1,17 +1,25 @@
 //! The `uxfs` program: XFS volumes without the kernel.
 
+mod acl;
 mod archive;
+mod args;
 mod attributes;
 mod change;
+mod compare;
+mod find;
+mod flags;
 mod inspect;
+mod make;
 mod mount;
 mod place;
 mod show;
 mod tree;
+mod usage;
 mod volume;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Parser, Subcommand};
+use args::{Cli, Cmd, Reflink};
+use clap::{CommandFactory, Parser};
 use indicatif::{ProgressBar, ProgressStyle};
 use place::{Place, Source};
 use std::ffi::OsString;
@@ -21,272 +29,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tree::{Host, Tree};
 use uxfs::{AttrName, Rename, SetAttr, SetMode};
-use uxfs_mkfs::Features;
 use volume::{DIR, FMT, Volume};
-
-/// Works on XFS volumes without the kernel: image files, partitions of disk images, block devices.
-///
-/// A path in a volume is written IMG:/path, in a partition IMG@2:/path, from a byte on IMG@@1048576:/path. Commands that
-/// change a volume leave a clean log; a dirty one is recovered first.
-#[derive(Parser)]
-#[command(name = "uxfs", version, arg_required_else_help = true)]
-struct Cli {
-    #[command(subcommand)]
-    command: Cmd,
-}
-
-#[derive(Subcommand)]
-enum Cmd {
-    /// Make a volume with the default features of the newest mkfs.xfs
-    Mkfs(Mkfs),
-    /// Mount a volume on a directory, as an ordinary user
-    Mount {
-        /// Mount options, separated by commas: ro, norecovery, hostcache, offset=BYTES, part=N, commit=SECONDS, memory=SIZE, threads=N,
-        /// fsname=NAME, allow_other, allow_root, dev, suid, noexec
-        #[arg(short = 'o', value_name = "OPTIONS")]
-        options: Vec<String>,
-        /// Stay in the foreground
-        #[arg(short, long)]
-        foreground: bool,
-        /// The image or device
-        image: OsString,
-        /// Where to
-        dir: PathBuf,
-    },
-    /// Unmount a directory, and wait until everything is written
-    Umount { dir: PathBuf },
-    /// Make everything that was written to a mounted volume durable
-    Sync { dir: PathBuf },
-    /// List directories
-    Ls {
-        /// Modes, owners, sizes, times
-        #[arg(short)]
-        long: bool,
-        /// Names that begin with a dot, too
-        #[arg(short)]
-        all: bool,
-        /// Inode numbers
-        #[arg(short)]
-        inode: bool,
-        /// Directories themselves, not what is in them
-        #[arg(short)]
-        directory: bool,
-        #[arg(required = true, value_name = "IMG:/PATH")]
-        paths: Vec<OsString>,
-    },
-    /// Write files to the standard output
-    Cat {
-        #[arg(required = true, value_name = "IMG:/PATH")]
-        paths: Vec<OsString>,
-    },
-    /// Show what is known of files
-    Stat {
-        #[arg(required = true, value_name = "IMG:/PATH")]
-        paths: Vec<OsString>,
-    },
-    /// Copy into, out of, inside or between volumes; modes, owners, times, attributes and holes are kept
-    Cp {
-        /// Directories with all that is in them
-        #[arg(short, long, short_alias = 'a', short_alias = 'R')]
-        recursive: bool,
-        /// What to copy, and last where to
-        #[arg(required = true, num_args = 2.., value_name = "PATH")]
-        paths: Vec<OsString>,
-    },
-    /// Rename, or move into a directory
-    Mv {
-        /// Do not replace what is there
-        #[arg(short)]
-        no_clobber: bool,
-        #[arg(required = true, num_args = 2.., value_name = "IMG:/PATH")]
-        paths: Vec<OsString>,
-    },
-    /// Remove files
-    Rm {
-        /// Directories with all that is in them
-        #[arg(short, long, short_alias = 'R')]
-        recursive: bool,
-        /// What does not exist is no error
-        #[arg(short)]
-        force: bool,
-        #[arg(required = true, value_name = "IMG:/PATH")]
-        paths: Vec<OsString>,
-    },
-    /// Make directories
-    Mkdir {
-        /// Those above, too; what is there already is no error
-        #[arg(short)]
-        parents: bool,
-        /// Mode of the new ones
-        #[arg(short, default_value = "755")]
-        mode: String,
-        #[arg(required = true, value_name = "IMG:/PATH")]
-        paths: Vec<OsString>,
-    },
-    /// Make a hard link, or a symbolic one
-    Ln {
-        /// Symbolic: TARGET is kept as it is written
-        #[arg(short)]
-        symbolic: bool,
-        /// Replace what is there
-        #[arg(short)]
-        force: bool,
-        target: OsString,
-        #[arg(value_name = "IMG:/PATH")]
-        link: OsString,
-    },
-    /// Change permissions
-    Chmod {
-        /// Directories with all that is in them
-        #[arg(short = 'R')]
-        recursive: bool,
-        /// Like 755 or u+x,go=rX
-        #[arg(allow_hyphen_values = true)]
-        mode: String,
-        #[arg(required = true, value_name = "IMG:/PATH")]
-        paths: Vec<OsString>,
-    },
-    /// Change owner and group; names are looked up in the volume
-    Chown {
-        /// Directories with all that is in them
-        #[arg(short = 'R')]
-        recursive: bool,
-        /// OWNER, OWNER:GROUP or :GROUP
-        owner: String,
-        #[arg(required = true, value_name = "IMG:/PATH")]
-        paths: Vec<OsString>,
-    },
-    /// Set times to now, and make files that are missing
-    Touch {
-        /// Make nothing
-        #[arg(short = 'c')]
-        no_create: bool,
-        /// This time: @SECONDS since 1970
-        #[arg(short)]
-        date: Option<String>,
-        #[arg(required = true, value_name = "IMG:/PATH")]
-        paths: Vec<OsString>,
-    },
-    /// Set the size of files, and make those that are missing
-    Truncate {
-        /// Bytes, or with a suffix like 10m
-        #[arg(short)]
-        size: String,
-        #[arg(required = true, value_name = "IMG:/PATH")]
-        paths: Vec<OsString>,
-    },
-    /// Show attributes
-    Getfattr {
-        /// Only this one
-        #[arg(short, value_name = "NAME")]
-        name: Option<OsString>,
-        /// Only the value, as it is
-        #[arg(long, requires = "name")]
-        only_values: bool,
-        #[arg(required = true, value_name = "IMG:/PATH")]
-        paths: Vec<OsString>,
-    },
-    /// Set or remove an attribute
-    Setfattr {
-        /// Set this one
-        #[arg(short, value_name = "NAME", conflicts_with = "remove", required_unless_present = "remove")]
-        name: Option<OsString>,
-        /// To this value: text, or 0x and hexadecimal digits
-        #[arg(short, default_value = "", allow_hyphen_values = true)]
-        value: OsString,
-        /// Remove this one
-        #[arg(short = 'x', value_name = "NAME")]
-        remove: Option<OsString>,
-        #[arg(required = true, value_name = "IMG:/PATH")]
-        paths: Vec<OsString>,
-    },
-    /// Unpack an archive from the standard input (plain, gzip or zstd), or pack one to the standard output
-    Tar {
-        /// Unpack into the directory
-        #[arg(short = 'x', conflicts_with = "create", required_unless_present = "create")]
-        extract: bool,
-        /// Pack the directory
-        #[arg(short)]
-        create: bool,
-        #[arg(value_name = "IMG:/PATH")]
-        path: OsString,
-    },
-    /// Show the geometry and features
-    Info { image: OsString },
-    /// Show or change label and UUID; a dirty volume is recovered first
-    Admin {
-        /// New label, at most 12 bytes; -- for none
-        #[arg(short = 'L', value_name = "LABEL", allow_hyphen_values = true)]
-        label: Option<String>,
-        /// New UUID, or generate
-        #[arg(short = 'U', value_name = "UUID")]
-        uuid: Option<String>,
-        image: OsString,
-    },
-    /// Show how much space is used
-    Df {
-        /// Inodes instead of blocks
-        #[arg(short)]
-        inodes: bool,
-        #[arg(required = true, value_name = "IMG")]
-        images: Vec<OsString>,
-    },
-    /// Show where files lie in the volume, in blocks of 512 bytes
-    Bmap {
-        #[arg(required = true, value_name = "IMG:/PATH")]
-        paths: Vec<OsString>,
-    },
-    /// Recover a dirty volume, so that its log is clean
-    Recover { image: OsString },
-    /// Check a volume: exit 0 if it is sound, 1 if damaged, 2 if sound with a dirty log
-    Check {
-        /// Findings as JSON
-        #[arg(long)]
-        json: bool,
-        image: OsString,
-    },
-    /// Show what is in the journal
-    Log { image: OsString },
-}
-
-#[derive(Args)]
-struct Mkfs {
-    /// Data section: size=SIZE and agcount=N, separated by commas
-    #[arg(short, value_name = "KEY=VALUE")]
-    data: Vec<String>,
-    /// Log section: size=SIZE
-    #[arg(short, value_name = "KEY=VALUE")]
-    log: Vec<String>,
-    /// Metadata: uuid=UUID; finobt=, rmapbt=, reflink=, inobtcount=, bigtime= 0 or 1
-    #[arg(short, value_name = "KEY=VALUE")]
-    meta: Vec<String>,
-    /// Inodes: sparse=, nrext64=, exchange= 0 or 1
-    #[arg(short, value_name = "KEY=VALUE")]
-    inode: Vec<String>,
-    /// Naming: parent=0 or 1
-    #[arg(short, value_name = "KEY=VALUE")]
-    naming: Vec<String>,
-    /// Features for the kernel of a long-term release: options=lts_6.1 (4.19, 5.4, 5.10, 5.15, 6.6, 6.12, 6.18)
-    #[arg(short, value_name = "KEY=VALUE")]
-    config: Vec<String>,
-    /// Sector size: size=512 or size=4096
-    #[arg(short, value_name = "KEY=VALUE")]
-    sector: Vec<String>,
-    /// Label, at most 12 bytes
-    #[arg(short = 'L')]
-    label: Option<String>,
-    /// Overwrite what is there
-    #[arg(short)]
-    force: bool,
-    /// Show what would be made
-    #[arg(short = 'N')]
-    dry_run: bool,
-    /// Print nothing
-    #[arg(short)]
-    quiet: bool,
-    /// The image or device; an image that does not exist is made with `-d size=`
-    image: PathBuf,
-}
 
 /// Says something that is no error.
 fn warn(text: &str) {
@@ -308,14 +51,27 @@ fn is_broken_pipe(e: &anyhow::Error) -> bool {
     e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// `uxfs IMG DIR -o ...`, as `mount -t fuse.uxfs` calls it, becomes `uxfs mount IMG DIR -o ...`.
-fn helper_form(mut args: Vec<OsString>) -> Vec<OsString> {
-    use clap::CommandFactory;
+/// The forms in which `mount` calls its helpers become `uxfs mount -o ... IMG DIR`: this program under the name `mount.uxfs` or
+/// `mount.fuse.uxfs`, and `uxfs IMG DIR -o ...` from fuse3's own helper. Its flags for scripts (-n, -s, -v) say nothing here.
+fn helper_form(args: Vec<OsString>) -> Vec<OsString> {
     let known = |a: &OsString| Cli::command().get_subcommands().any(|c| a == c.get_name()) || a == "help";
-    if args.len() >= 3 && !args[1].as_bytes().starts_with(b"-") && !known(&args[1]) {
-        args.insert(1, "mount".into());
+    let named = args.first().map(Path::new).and_then(Path::file_name).is_some_and(|n| n == "mount.uxfs" || n == "mount.fuse.uxfs");
+    let bare = args.len() >= 3 && !args[1].as_bytes().starts_with(b"-") && !known(&args[1]);
+    if !named && !bare {
+        return args;
     }
-    args
+    let mut out: Vec<OsString> = vec!["uxfs".into(), "mount".into()];
+    let mut rest = args.into_iter().skip(1);
+    while let Some(a) = rest.next() {
+        match a.to_str() {
+            Some("-n" | "-s" | "-v") => {}
+            Some("-r") => out.extend(["-o".into(), "ro".into()]),
+            Some("-w") => out.extend(["-o".into(), "rw".into()]),
+            Some("-t" | "-N") => drop(rest.next()),
+            _ => out.push(a),
+        }
+    }
+    out
 }
 
 /// A count of bytes on a terminal; nothing in a pipe.
@@ -332,7 +88,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
     let mut out = BufWriter::new(std::io::stdout().lock());
     let out = &mut out;
     match cli.command {
-        Cmd::Mkfs(m) => mkfs(&m, out)?,
+        Cmd::Mkfs(m) => make::mkfs(&m, out)?,
         Cmd::Mount { options, foreground, image, dir } => mount::mount(&image, &dir, &options, foreground)?,
         Cmd::Umount { dir } => mount::unmount(&dir)?,
         Cmd::Sync { dir } => mount::sync(&dir)?,
@@ -348,7 +104,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Cmd::Cat { paths } => volume::each(&paths, false, |v, p| cat(v, p, out))?,
         Cmd::Stat { paths } => volume::each(&paths, false, |v, p| show::stat(v, p, out))?,
-        Cmd::Cp { recursive, paths } => cp(&paths, recursive)?,
+        Cmd::Cp { recursive, reflink, paths } => cp(&paths, recursive, reflink)?,
         Cmd::Mv { no_clobber, paths } => mv(&paths, if no_clobber { Rename::NoReplace } else { Rename::Replace })?,
         Cmd::Rm { recursive, force, paths } => volume::each(&paths, true, |v, p| match v.find(p, false)? {
             None if force => Ok(()),
@@ -360,9 +116,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Cmd::Ln { symbolic, force, target, link } => ln(symbolic, force, &target, &link)?,
         Cmd::Chmod { recursive, mode, paths } => {
-            deep(&paths, recursive, |_, s| Ok(SetAttr { mode: Some(change::mode(&mode, s.mode)?), ..SetAttr::default() }))?
+            set_deep(&paths, recursive, |_, s| Ok(SetAttr { mode: Some(change::mode(&mode, s.mode)?), ..SetAttr::default() }))?
         }
-        Cmd::Chown { recursive, owner, paths } => deep(&paths, recursive, |v, _| {
+        Cmd::Chown { recursive, owner, paths } => set_deep(&paths, recursive, |v, _| {
             let (uid, gid) = change::owner(v, &owner)?;
             Ok(SetAttr { uid, gid, ..SetAttr::default() })
         })?,
@@ -409,7 +165,35 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Cmd::Info { image } => inspect::info(&Source::parse(&image), out)?,
         Cmd::Admin { label, uuid, image } => inspect::admin(&Source::parse(&image), label.as_deref(), uuid.as_deref(), out)?,
-        Cmd::Df { inodes, images } => show::df(&images, inodes, out)?,
+        Cmd::Df { inodes, images } => usage::df(&images, inodes, out)?,
+        Cmd::Du { summarize, all, apparent, paths } => {
+            let how = usage::Summary { summarize, all, apparent };
+            volume::each(&paths, false, |v, p| usage::du(v, p, how, out))?;
+        }
+        Cmd::Find { words } => find::find(&words, out)?,
+        Cmd::Diff { content, first, second } => {
+            let same = compare::diff(&first, &second, compare::How { content_only: content }, out)?;
+            out.flush()?;
+            return Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Cmd::Freesp { image } => usage::freesp(&Source::parse(&image), out)?,
+        Cmd::Trim { minimum, image } => usage::trim(&Source::parse(&image), minimum.as_deref(), out)?,
+        Cmd::Getfacl { paths } => volume::each(&paths, false, |v, p| acl::get(v, p, out))?,
+        Cmd::Setfacl { modify, remove, remove_all, remove_default, default, keep_mask, recursive, paths } => {
+            let (modify, remove) = (modify.as_deref(), remove.as_deref());
+            let c = acl::Change { modify, remove, remove_all, remove_default, default, keep_mask };
+            deep(&paths, recursive, |v, s| acl::change(v, s, &c))?;
+        }
+        Cmd::Lsattr { paths } => volume::each(&paths, false, |v, p| flags::list(v, p, out))?,
+        Cmd::Chattr { words } => {
+            let (c, recursive, paths) = flags::Change::parse(words)?;
+            deep(&paths, recursive, |v, s| c.apply(v, s))?;
+        }
+        Cmd::Completions { shell } => clap_complete::generate(shell, &mut Cli::command(), "uxfs", out),
+        Cmd::Man { dir } => {
+            std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+            clap_mangen::generate_to(Cli::command(), &dir).with_context(|| format!("cannot write into {}", dir.display()))?;
+        }
         Cmd::Bmap { paths } => volume::each(&paths, false, |v, p| show::bmap(v, p, out))?,
         Cmd::Recover { image } => inspect::recover(&Source::parse(&image), out)?,
         Cmd::Log { image } => inspect::log(&Source::parse(&image), out)?,
@@ -421,109 +205,6 @@ fn run(cli: Cli) -> Result<ExitCode> {
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Values of the keys that an option may have, from words like `size=1g,agcount=4`.
-fn keys(option: char, words: &[String], allowed: &[&str]) -> Result<Vec<(String, String)>> {
-    words
-        .iter()
-        .flat_map(|w| w.split(','))
-        .map(|w| match w.split_once('=') {
-            Some((k, v)) if allowed.contains(&k) => Ok((k.to_string(), v.to_string())),
-            _ => bail!(
-                "-{option} {w} is not supported; there {} {}",
-                if allowed.len() == 1 { "is" } else { "are" },
-                allowed.iter().map(|a| format!("{a}=")).collect::<Vec<_>>().join(", ")
-            ),
-        })
-        .collect()
-}
-
-fn feature_keys(section: char) -> Vec<&'static str> {
-    Features::keys(section).collect()
-}
-
-fn mkfs(m: &Mkfs, out: &mut impl Write) -> Result<()> {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let mut o = uxfs_mkfs::Options {
-        label: m.label.clone().unwrap_or_default().into_bytes(),
-        time: (now.as_secs() as i64, now.subsec_nanos()),
-        features: Features::NEWEST,
-        ..uxfs_mkfs::Options::new(0, uxfs_mkfs::UuidGenerator::random()?)
-    };
-    for c in &m.config {
-        let name = c.strip_prefix("options=").with_context(|| format!("-c {c} is not supported; options= is"))?;
-        o.features = Features::profile(name)?;
-    }
-    let mut metadata = feature_keys('m');
-    metadata.push("uuid");
-    for (section, words, allowed) in [('m', &m.meta, metadata), ('i', &m.inode, feature_keys('i')), ('n', &m.naming, feature_keys('n'))] {
-        for (k, v) in keys(section, words, &allowed)? {
-            if k == "uuid" {
-                o.uuid = uxfs_mkfs::parse_uuid(&v).with_context(|| format!("{v:?} is no UUID"))?;
-                continue;
-            }
-            let on = match v.as_str() {
-                "0" => false,
-                "1" => true,
-                _ => bail!("-{section} {k}={v}: 0 and 1 are possible"),
-            };
-            o.features.set(section, &k, on);
-        }
-    }
-    let mut size = None;
-    for (k, v) in keys('d', &m.data, &["size", "agcount"])? {
-        match k.as_str() {
-            "size" => size = Some(place::size(&v)?),
-            _ => o.agcount = Some(v.parse().context("agcount needs a number")?),
-        }
-    }
-    for (_, v) in keys('l', &m.log, &["size"])? {
-        o.log_size = Some(place::size(&v)?);
-    }
-    for (_, v) in keys('s', &m.sector, &["size"])? {
-        o.sector = place::size(&v)? as u32;
-    }
-    let exists = m.image.exists();
-    if !exists && size.is_none() {
-        bail!("{} does not exist; give -d size= to make it", m.image.display());
-    }
-    if m.dry_run {
-        let dev_size = if exists {
-            uxfs_device::FileDevice::open(&m.image, uxfs_device::OpenMode::ReadOnly).map(|d| uxfs_device::Device::size_bytes(&d))?
-        } else {
-            0
-        };
-        o.size = size.unwrap_or(dev_size);
-        write!(out, "{}", uxfs_mkfs::print_geometry(&m.image.display().to_string(), &o.superblock()?))?;
-        return Ok(());
-    }
-    if exists && !m.force && looks_used(&m.image)? {
-        bail!("{} seems to hold something already; use -f to overwrite it", m.image.display());
-    }
-    // An image that cannot become a volume is not left behind.
-    o.size = size.unwrap_or(0);
-    if size.is_some() {
-        o.superblock()?;
-    }
-    let dev = uxfs_device::FileDevice::create(&m.image, size)?;
-    o.size = size.unwrap_or_else(|| uxfs_device::Device::size_bytes(&dev));
-    if o.size > uxfs_device::Device::size_bytes(&dev) {
-        bail!("{} has only {} bytes", m.image.display(), uxfs_device::Device::size_bytes(&dev));
-    }
-    let sb = uxfs_mkfs::format(&dev, &o)?;
-    if !m.quiet {
-        write!(out, "{}", uxfs_mkfs::print_geometry(&m.image.display().to_string(), &sb))?;
-    }
-    Ok(())
-}
-
-/// True if an image's first blocks hold anything.
-fn looks_used(path: &Path) -> Result<bool> {
-    let dev = uxfs_device::FileDevice::open(path, uxfs_device::OpenMode::ReadOnly)?;
-    let mut head = vec![0; uxfs_device::Device::size_bytes(&dev).min(65536) as usize];
-    uxfs_device::Device::read(&dev, 0, &mut head)?;
-    Ok(head.iter().any(|b| *b != 0))
 }
 
 fn cat(v: &Volume, path: &Path, out: &mut impl Write) -> Result<()> {
@@ -562,24 +243,33 @@ fn destination(tree: &dyn Tree, from: &Path, to: &Path, must_be_dir: bool) -> Re
     }
 }
 
-fn cp(paths: &[OsString], recursive: bool) -> Result<()> {
+/// The host as `cp` sees it.
+const HOST: Host = Host { atimes: true };
+
+fn cp(paths: &[OsString], recursive: bool, reflink: Reflink) -> Result<()> {
     let places: Vec<Place> = paths.iter().map(|p| Place::parse(p)).collect();
     let Some((to, from)) = places.split_last() else { bail!("nothing to copy") };
     let several = from.len() > 1;
     let bar = progress("copying");
-    let one =
-        |src: &dyn Tree, f: &Path, dst: &dyn Tree, t: &Path| copy_one(src, f, dst, &destination(dst, f, t, several)?, recursive, &bar);
+    let counted = |n| bar.inc(n);
+    let apart: tree::Share<'_> = &|_, _| match reflink {
+        Reflink::Always => bail!("only files of one volume share blocks"),
+        _ => Ok(false),
+    };
+    let one = |src: &dyn Tree, f: &Path, dst: &dyn Tree, t: &Path| {
+        tree::copy(src, f, dst, &destination(dst, f, t, several)?, recursive, apart, &counted)
+    };
     for f in from {
         match (f, to) {
             (Place::Host(_), Place::Host(_)) => bail!("neither path lies in a volume; one is written IMG:/path"),
-            (Place::Inside(s, f), Place::Host(t)) => volume::with(s, false, |v| one(v, f, &Host, t))?,
-            (Place::Host(f), Place::Inside(s, t)) => volume::with(s, true, |v| one(&Host, f, v, t))?,
+            (Place::Inside(s, f), Place::Host(t)) => volume::with(s, false, |v| one(v, f, &HOST, t))?,
+            (Place::Host(f), Place::Inside(s, t)) => volume::with(s, true, |v| one(&HOST, f, v, t))?,
             (Place::Inside(s, f), Place::Inside(d, t)) if s == d => volume::with(s, true, |v| {
                 let t = destination(v, f, t, several)?;
                 if t.starts_with(f) {
                     bail!("{}: cannot be copied into itself", v.at(f));
                 }
-                copy_one(v, f, v, &t, recursive, &bar)
+                tree::copy(v, f, v, &t, recursive, &|f, t| share(v, f, t, reflink), &counted)
             })?,
             (Place::Inside(s, f), Place::Inside(d, t)) => {
                 volume::with(s, false, |v| volume::with(d, true, |w| one(v, f, w, t)))?;
@@ -590,8 +280,17 @@ fn cp(paths: &[OsString], recursive: bool) -> Result<()> {
     Ok(())
 }
 
-fn copy_one(src: &dyn Tree, from: &Path, dst: &dyn Tree, to: &Path, recursive: bool, bar: &ProgressBar) -> Result<()> {
-    tree::copy(src, from, dst, to, recursive, &|n| bar.inc(n))
+/// Lets a copy share its original's blocks, if it may and can.
+fn share(v: &Volume, from: &Path, to: &Path, when: Reflink) -> Result<bool> {
+    if when == Reflink::Never {
+        return Ok(false);
+    }
+    let (f, t) = (v.resolve(from, true)?, v.resolve(to, true)?);
+    match v.fs.clone_range((f.ino, 0), (t.ino, 0), f.size) {
+        Ok(()) => Ok(true),
+        Err(uxfs::Error::Unsupported { .. }) if when == Reflink::Auto => Ok(false),
+        Err(e) => Err(e).with_context(|| format!("{} cannot share blocks with {}", v.at(to), v.at(from))),
+    }
 }
 
 fn mv(paths: &[OsString], how: Rename) -> Result<()> {
@@ -635,7 +334,7 @@ fn ln(symbolic: bool, force: bool, target: &std::ffi::OsStr, link: &std::ffi::Os
 }
 
 /// Changes paths, and all that is below them if `recursive`; symbolic links below are left alone.
-fn deep(paths: &[OsString], recursive: bool, change: impl Fn(&Volume, &uxfs::Stat) -> Result<SetAttr>) -> Result<()> {
+fn deep(paths: &[OsString], recursive: bool, change: impl Fn(&Volume, &uxfs::Stat) -> Result<()>) -> Result<()> {
     volume::each(paths, true, |v, p| {
         let first = v.resolve(p, true)?;
         let mut todo = vec![first];
@@ -646,9 +345,16 @@ fn deep(paths: &[OsString], recursive: bool, change: impl Fn(&Volume, &uxfs::Sta
                 }
             }
             if s.mode & FMT != volume::LNK {
-                v.fs.setattr(s.ino, change(v, &s)?).with_context(|| v.at(p))?;
+                change(v, &s).with_context(|| v.at(p))?;
             }
         }
+        Ok(())
+    })
+}
+
+fn set_deep(paths: &[OsString], recursive: bool, change: impl Fn(&Volume, &uxfs::Stat) -> Result<SetAttr>) -> Result<()> {
+    deep(paths, recursive, |v, s| {
+        v.fs.setattr(s.ino, change(v, s)?)?;
         Ok(())
     })
 }
@@ -674,4 +380,27 @@ fn getfattr(v: &Volume, path: &Path, only: Option<&OsString>, raw: bool, out: &m
         writeln!(out)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn helpers_are_called_as_mount_calls_them() {
+        let form = |s: &str| helper_form(s.split(' ').map(OsString::from).collect()).join(" ".as_ref()).into_string();
+        for (called, becomes) in [
+            ("/sbin/mount.uxfs a.img /mnt -s -o rw,user -t uxfs", "uxfs mount a.img /mnt -o rw,user"),
+            ("mount.fuse.uxfs a.img /mnt -r", "uxfs mount a.img /mnt -o ro"),
+            ("uxfs a.img /mnt -o rw,dev", "uxfs mount a.img /mnt -o rw,dev"),
+            ("uxfs ls a.img:/ -a", "uxfs ls a.img:/ -a"),
+        ] {
+            assert_eq!(form(called).as_deref(), Ok(becomes));
+        }
+    }
+
+    #[test]
+    fn the_definitions_hold() {
+        Cli::command().debug_assert();
+    }
 }

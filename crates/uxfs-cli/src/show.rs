@@ -89,7 +89,7 @@ pub struct Listing {
 ///
 /// # Errors
 /// It does not exist, or cannot be read.
-pub fn list(v: &Volume, path: &Path, how: Listing, out: &mut impl Write) -> Result<()> {
+pub fn list(v: &Volume, path: &Path, how: Listing, out: &mut (impl Write + ?Sized)) -> Result<()> {
     let s = v.resolve(path, !how.long && !how.itself)?;
     let mut rows = Vec::new();
     let dir = s.mode & FMT == DIR && !how.itself;
@@ -158,24 +158,6 @@ pub fn stat(v: &Volume, path: &Path, out: &mut impl Write) -> Result<()> {
     writeln!(out, "\nAccess: ({:04o}/{})  Uid: {}   Gid: {}", s.mode & 0o7777, mode_text(s.mode), s.uid, s.gid)?;
     for (what, t) in [("Access", s.atime), ("Modify", s.mtime), ("Change", s.ctime), (" Birth", s.crtime)] {
         writeln!(out, "{what}: {}", time_text(t, true))?;
-    }
-    Ok(())
-}
-
-/// Prints how much of volumes is used, as `df` does.
-///
-/// # Errors
-/// A volume cannot be opened.
-pub fn df(images: &[OsString], inodes: bool, out: &mut impl Write) -> Result<()> {
-    let (total, used) = if inodes { ("Inodes", "IUsed") } else { ("1K-blocks", "Used") };
-    writeln!(out, "{:<20} {total:>12} {used:>12} {:>12} Use%", "Filesystem", if inodes { "IFree" } else { "Available" })?;
-    for image in images {
-        let source = crate::place::Source::parse(image);
-        let s = crate::volume::with(&source, false, |v| Ok(v.fs.statfs()))?;
-        let unit = u64::from(s.block_size) / 512;
-        let (all, free) = if inodes { (s.files, s.files_free) } else { (s.blocks * unit / 2, s.free * unit / 2) };
-        let taken = all - free.min(all);
-        writeln!(out, "{:<20} {all:>12} {taken:>12} {free:>12} {:>3}%", source.name(), (100 * taken).div_ceil(all.max(1)))?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Trees of files that `cp` copies between: a volume's, and the host's.
 
-use crate::attributes;
 use crate::volume::{DIR, FMT, LNK, REG, Volume};
+use crate::{acl, attributes};
 use anyhow::{Context, Result, bail};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags};
 use std::ffi::{OsStr, OsString};
@@ -43,6 +43,9 @@ pub type Xattr = (OsString, Vec<u8>);
 /// Takes data at an offset.
 pub type Sink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<()>;
 
+/// Reads at an offset.
+pub type Reader<'a> = Box<dyn FnMut(u64, &mut [u8]) -> Result<usize> + 'a>;
+
 /// A tree of files.
 pub trait Tree {
     /// How messages name a path.
@@ -57,6 +60,8 @@ pub trait Tree {
     fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>>;
     /// Hands the data on, holes left out.
     fn read_data(&self, path: &Path, sink: Sink<'_>) -> Result<()>;
+    /// Reads a regular file at any place: fills the buffer as far as there is data, and says how far.
+    fn reader<'a>(&'a self, path: &Path) -> Result<Reader<'a>>;
     /// Makes anything but a regular file.
     fn make(&self, path: &Path, m: &Meta, target: Option<&Path>) -> Result<()>;
     /// Makes or empties a regular file and fills it with what `fill` hands on.
@@ -72,7 +77,8 @@ pub trait Tree {
 impl Volume {
     /// Sets attributes; what XFS does not store as it is named is left out with a warning.
     pub fn set_xattrs(&self, ino: u64, path: &Path, xattrs: &[Xattr]) -> Result<()> {
-        for (name, value) in xattrs {
+        acl::set_from_host(self, ino, xattrs).with_context(|| self.at(path))?;
+        for (name, value) in xattrs.iter().filter(|x| !acl::is_hosts(&x.0)) {
             match AttrName::parse(name.as_bytes()) {
                 Some(n) => self.fs.set_attr(ino, n, value, SetMode::Any).with_context(|| self.at(path))?,
                 None => crate::warn(&format!("{}: attribute {} is not kept", self.at(path), name.display())),
@@ -118,7 +124,7 @@ impl Tree for Volume {
     }
 
     fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>> {
-        attributes::all(self, self.resolve(path, false)?.ino)
+        attributes::for_host(self, self.resolve(path, false)?.ino)
     }
 
     fn read_data(&self, path: &Path, sink: Sink<'_>) -> Result<()> {
@@ -140,6 +146,12 @@ impl Tree for Volume {
             at = to.max(from + 1);
         }
         Ok(())
+    }
+
+    fn reader<'a>(&'a self, path: &Path) -> Result<Reader<'a>> {
+        let s = self.resolve(path, false)?;
+        let shown = self.at(path);
+        Ok(Box::new(move |at, buf| self.fs.read(s.ino, at, buf).with_context(|| shown.clone())))
     }
 
     fn make(&self, path: &Path, m: &Meta, target: Option<&Path>) -> Result<()> {
@@ -190,7 +202,10 @@ impl Tree for Volume {
 }
 
 /// The host's files.
-pub struct Host;
+pub struct Host {
+    /// Times of last access are told; else those of the last change stand for them, since looking changes the others.
+    pub atimes: bool,
+}
 
 fn mode_of(m: &std::fs::Metadata) -> u16 {
     let t = m.file_type();
@@ -221,6 +236,7 @@ impl Tree for Host {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             r => r.with_context(|| self.show(path))?,
         };
+        let mtime = Timestamp { sec: m.mtime(), nsec: m.mtime_nsec() as u32 };
         Ok(Some(Meta {
             mode: mode_of(&m),
             uid: m.uid(),
@@ -229,8 +245,8 @@ impl Tree for Host {
             size: m.size(),
             nlink: m.nlink() as u32,
             id: (m.dev(), m.ino()),
-            atime: Timestamp { sec: m.atime(), nsec: m.atime_nsec() as u32 },
-            mtime: Timestamp { sec: m.mtime(), nsec: m.mtime_nsec() as u32 },
+            atime: if self.atimes { Timestamp { sec: m.atime(), nsec: m.atime_nsec() as u32 } } else { mtime },
+            mtime,
         }))
     }
 
@@ -279,6 +295,20 @@ impl Tree for Host {
             sink(at, &buf[..n])?;
             at += n as u64;
         }
+    }
+
+    fn reader<'a>(&'a self, path: &Path) -> Result<Reader<'a>> {
+        let f = File::open(path).with_context(|| self.show(path))?;
+        Ok(Box::new(move |at, buf| {
+            let mut done = 0;
+            while done < buf.len() {
+                match f.read_at(&mut buf[done..], at + done as u64)? {
+                    0 => break,
+                    n => done += n,
+                }
+            }
+            Ok(done)
+        }))
     }
 
     fn make(&self, path: &Path, m: &Meta, target: Option<&Path>) -> Result<()> {
@@ -331,12 +361,23 @@ impl Tree for Host {
     }
 }
 
+/// Lets the second file share the blocks of the first; false if it cannot.
+pub type Share<'a> = &'a dyn Fn(&Path, &Path) -> Result<bool>;
+
 /// Copies `from` of one tree to `to` of another, directories only if `recursive`. Modes, owners, times, attributes, hard
-/// links and holes are kept.
+/// links and holes are kept. Data is shared where `share` is given and can.
 ///
 /// # Errors
 /// The first that occurs; what was copied stays.
-pub fn copy(src: &dyn Tree, from: &Path, dst: &dyn Tree, to: &Path, recursive: bool, on_bytes: &dyn Fn(u64)) -> Result<()> {
+pub fn copy(
+    src: &dyn Tree,
+    from: &Path,
+    dst: &dyn Tree,
+    to: &Path,
+    recursive: bool,
+    share: Share<'_>,
+    on_bytes: &dyn Fn(u64),
+) -> Result<()> {
     let Some(m) = src.meta(from, !recursive)? else { bail!("{}: no such file or directory", src.show(from)) };
     if m.mode & FMT == DIR && !recursive {
         bail!("{}: is a directory (use -r)", src.show(from));
@@ -380,6 +421,9 @@ pub fn copy(src: &dyn Tree, from: &Path, dst: &dyn Tree, to: &Path, recursive: b
         }
         match m.mode & FMT {
             REG => dst.write_file(&t, &m, &mut |sink| {
+                if share(&f, &t)? {
+                    return Ok(());
+                }
                 src.read_data(&f, &mut |at, data| {
                     on_bytes(data.len() as u64);
                     sink(at, data)

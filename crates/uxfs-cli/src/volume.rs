@@ -61,6 +61,11 @@ impl Volume {
         Ok(Volume { fs, name })
     }
 
+    /// A volume that is open already.
+    pub fn over(fs: Fs, name: String) -> Volume {
+        Volume { fs, name }
+    }
+
     /// `IMG:/path`, for messages.
     pub fn at(&self, path: &Path) -> String {
         format!("{}:{}", self.name, path.display())

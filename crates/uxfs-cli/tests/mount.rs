@@ -407,3 +407,38 @@ fn an_ordinary_user_mounts_an_image_of_his_own() {
     p.is_sound("v.img");
     assert_eq!(p.uxfs(&["cat", "v.img:/file"]), "mine\n");
 }
+
+#[test]
+fn flags_hints_and_trimming_go_through_a_mount() {
+    let p = Place::new("ioctl");
+    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "-L", "labelled", "v.img"]);
+    p.uxfs(&["mkdir", "v.img:/dir"]);
+    p.uxfs(&["chattr", "--extsize", "64k", "v.img:/dir"]);
+    let m = p.serve("v.img", "");
+    fs::write(m.at.join("fixed"), "x").unwrap();
+    must("chattr", &["+i", &m.path("fixed")]);
+    must("chattr", &["+d", &m.path("dir")]);
+    assert!(must("lsattr", &["-d", &m.path("fixed")]).contains('i'));
+    assert!(fs::remove_file(m.at.join("fixed")).is_err() && fs::write(m.at.join("fixed"), "y").is_err());
+    let io = |f: &str, c: &str| must("xfs_io", &["-r", "-c", c, &m.path(f)]);
+    io("dir", "chproj 17");
+    io("dir", "chattr +P");
+    fs::write(m.at.join("dir/new"), "ten bytes.").unwrap();
+    File::open(m.at.join("dir/new")).unwrap().sync_all().unwrap();
+    let sectors = |f: &str| std::os::unix::fs::MetadataExt::blocks(&fs::metadata(m.at.join(f)).unwrap());
+    assert!(sectors("dir/new") == 128 && io("dir/new", "lsproj").contains("17"), "{}", sectors("dir/new"));
+    assert!(fs::rename(m.at.join("dir/new"), m.at.join("new")).is_ok());
+    assert!(io("", "label").contains("labelled"));
+    fs::write(m.at.join("big"), vec![1; 30 << 20]).unwrap();
+    p.uxfs(&["sync", m.at.to_str().unwrap()]);
+    fs::remove_file(m.at.join("big")).unwrap();
+    p.uxfs(&["sync", m.at.to_str().unwrap()]);
+    let blocks = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(p.dir.join("v.img")).unwrap());
+    let before = blocks();
+    let said = must("fstrim", &["-v", m.at.to_str().unwrap()]);
+    assert!(said.contains("trimmed") && before - blocks() > 50_000, "{said} {before} {}", blocks());
+    must("chattr", &["-i", &m.path("fixed")]);
+    fs::remove_file(m.at.join("fixed")).unwrap();
+    m.unmount();
+    p.newest_is_silent("v.img");
+}

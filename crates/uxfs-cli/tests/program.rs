@@ -206,3 +206,206 @@ fn a_clone_of_a_dirty_volume_gets_its_own_identity() {
     assert!(!bad.status.success() && text(&bad).contains("longer than 12 bytes"));
     drop(p.kernel("clone.img", "loop"));
 }
+
+#[test]
+fn access_control_lists_are_those_of_setfacl() {
+    let p = Place::new("acls");
+    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "v.img"]);
+    p.uxfs(&["mkdir", "-m", "750", "v.img:/dir"]);
+    p.uxfs(&["mkdir", "v.img:/dir/below"]);
+    p.uxfs(&["touch", "v.img:/dir/file", "v.img:/plain"]);
+    p.uxfs(&["chmod", "4755", "v.img:/plain"]);
+    p.copy("v.img", "w.img");
+    let k = p.kernel("w.img", "loop");
+    for args in [
+        &["-m", "u:1000:rwx,g:7:r-x,o::-"][..],
+        &["-m", "m::r"],
+        &["-d", "-m", "u:5:rX,g::rwx"],
+        &["-x", "u:1000"],
+        &["-n", "-m", "g:8:rwx"],
+        &["-R", "-m", "u:77:rX"],
+        &["-k"],
+        &["-b"],
+        &["-m", "d:u:3:7,u:4:5"],
+    ] {
+        p.uxfs(&[&["setfacl"], args, &["v.img:/dir"]].concat());
+        must("setfacl", &[args, &[k.at.join("dir").to_str().unwrap()]].concat());
+        for f in ["dir", "dir/below", "dir/file", "plain"] {
+            let o = std::process::Command::new("getfacl").args(["-n", f]).current_dir(&k.at).output();
+            let theirs = String::from_utf8(o.expect("getfacl; install it with: apt-get install acl").stdout).unwrap();
+            let ours = p.uxfs(&["getfacl", &format!("v.img:/{f}")]);
+            assert_eq!(ours.replace("# file: /", "# file: "), theirs, "after {args:?}");
+        }
+    }
+    drop(k);
+    p.newest_is_silent("v.img");
+    assert!(!p.try_uxfs(&["setfacl", "-x", "u:999", "v.img:/dir"]).status.success());
+}
+
+#[test]
+fn flags_are_those_of_the_kernel_and_hold() {
+    let p = Place::new("flags");
+    p.mkfs_xfs("v.img", &["-q", "-d", "file,size=300m"]);
+    p.uxfs(&["mkdir", "v.img:/d", "v.img:/hints"]);
+    std::fs::write(p.dir.join("x"), "some bytes").unwrap();
+    p.uxfs(&["cp", "x", "v.img:/fixed"]);
+    p.uxfs(&["cp", "x", "v.img:/log"]);
+    p.uxfs(&["chattr", "+i", "v.img:/fixed"]);
+    p.uxfs(&["chattr", "+a", "v.img:/log"]);
+    p.uxfs(&["chattr", "+PA", "-p", "42", "v.img:/d"]);
+    p.uxfs(&["chattr", "--extsize", "64k", "--cowextsize", "128k", "v.img:/hints"]);
+    for args in [
+        &["rm", "v.img:/fixed"][..],
+        &["rm", "v.img:/log"],
+        &["mv", "v.img:/fixed", "v.img:/other"],
+        &["ln", "v.img:/log", "v.img:/link"],
+        &["truncate", "-s", "0", "v.img:/log"],
+        &["chmod", "600", "v.img:/fixed"],
+        &["touch", "v.img:/fixed"],
+        &["setfattr", "-n", "user.x", "v.img:/log"],
+    ] {
+        let o = p.try_uxfs(args);
+        assert!(!o.status.success() && text(&o).contains("not permitted"), "{args:?}: {}", text(&o));
+    }
+    // What is made below inherits: by us here, by the kernel there.
+    let o = p.try_uxfs(&["mv", "v.img:/hints", "v.img:/d"]);
+    assert!(text(&o).contains("only files of its own project"), "{}", text(&o));
+    p.uxfs(&["mkdir", "v.img:/d/ours", "v.img:/hints/ours"]);
+    p.uxfs(&["cp", "x", "v.img:/d/file-ours"]);
+    p.uxfs(&["cp", "x", "v.img:/hints/file-ours"]);
+    p.is_sound("v.img");
+    let k = p.kernel("v.img", "loop");
+    for d in ["d", "hints"] {
+        std::fs::create_dir(k.at.join(d).join("theirs")).unwrap();
+        std::fs::write(k.at.join(d).join("file-theirs"), "some bytes").unwrap();
+    }
+    let shown = |f: &str| {
+        let at = k.at.join(f);
+        let io = |c: &str| must("xfs_io", &["-r", "-c", c, at.to_str().unwrap()]);
+        let all = [io("lsattr"), io("lsproj"), io("extsize"), io("cowextsize")].concat();
+        all.replace(at.to_str().unwrap(), "")
+    };
+    let letters = |f: &str| shown(f).split_whitespace().next().unwrap().to_string();
+    assert!(letters("fixed").contains('i') && letters("log").contains('a'), "{}", shown("fixed"));
+    assert!(shown("d").contains("projid = 42"), "{}", shown("d"));
+    assert!(shown("hints").contains("[65536]") && shown("hints").contains("[131072]"), "{}", shown("hints"));
+    for d in ["d", "hints"] {
+        assert_eq!(shown(&format!("{d}/ours")), shown(&format!("{d}/theirs")));
+        assert_eq!(shown(&format!("{d}/file-ours")), shown(&format!("{d}/file-theirs")));
+    }
+    // Ten bytes take what the hint says.
+    let blocks = |f: &str| std::fs::metadata(k.at.join(f)).unwrap().blocks();
+    assert_eq!((blocks("hints/file-ours"), blocks("d/file-ours")), (128, 8));
+    must("xfs_io", &["-r", "-c", "chattr -i", k.at.join("fixed").to_str().unwrap()]);
+    drop(k);
+    assert!(p.uxfs(&["lsattr", "v.img:/d"]).contains("project=42"));
+    p.uxfs(&["rm", "v.img:/fixed"]);
+    p.uxfs(&["chattr", "-a", "v.img:/log"]);
+    p.uxfs(&["rm", "v.img:/log"]);
+    p.is_sound("v.img");
+}
+
+#[test]
+fn trees_are_searched_counted_and_compared() {
+    let p = Place::new("trees");
+    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "v.img"]);
+    let top = p.dir.join("top");
+    std::fs::create_dir_all(top.join("a/b")).unwrap();
+    for (f, n) in [("one.c", 10), ("two.h", 5000), ("a/three.c", 1 << 20), ("a/b/empty", 0), ("a/b/four.C", 70_000)] {
+        std::fs::write(top.join(f), vec![7; n]).unwrap();
+    }
+    std::os::unix::fs::symlink("one.c", top.join("link")).unwrap();
+    std::fs::hard_link(top.join("one.c"), top.join("a/hard")).unwrap();
+    must("chmod", &["4755", top.join("two.h").to_str().unwrap()]);
+    must("touch", &["-d", "10 days ago", top.join("one.c").to_str().unwrap()]);
+    p.uxfs(&["cp", "-r", "top", "v.img:/top"]);
+    let k = p.kernel("v.img", "loop,ro");
+    for words in [
+        &["-name", "*.c"][..],
+        &["-iname", "*.[ch]", "-size", "+4k"],
+        &["-type", "d", "-o", "-type", "l"],
+        &["!", "-empty", "-type", "f"],
+        &["-perm", "-4000"],
+        &["-links", "2", "-mtime", "+7"],
+        &["-maxdepth", "1", "-mindepth", "1"],
+        &["(", "-name", "b", "-prune", ")", "-o", "-name", "*r*", "-print"],
+        &["-path", "*/b/*", "-uid", "0"],
+    ] {
+        let sorted = |s: String| {
+            let mut v: Vec<String> = s.lines().map(str::to_string).collect();
+            v.sort();
+            v
+        };
+        let theirs = must("find", &[&[k.at.join("top").to_str().unwrap()], words].concat()).replace(k.at.to_str().unwrap(), "");
+        assert_eq!(sorted(p.uxfs(&[&["find", "v.img:/top"], words].concat())), sorted(theirs), "{words:?}");
+    }
+    let du = |args: &[&str]| must("du", &[args, &[k.at.join("top").to_str().unwrap()]].concat()).replace(k.at.to_str().unwrap(), "");
+    assert_eq!(p.uxfs(&["du", "-s", "v.img:/top"]), du(&["-sk"]));
+    assert_eq!(p.uxfs(&["du", "-s", "-b", "v.img:/top"]), du(&["-sb"]));
+    drop(k);
+    p.copy("v.img", "w.img");
+    let diff = |args: &[&str]| {
+        let o = p.try_uxfs(&[&["diff"], args].concat());
+        (o.status.code(), text(&o))
+    };
+    assert_eq!(diff(&["v.img", "w.img"]), (Some(0), String::new()));
+    assert_eq!(diff(&["v.img:/top", "top"]), (Some(0), String::new()));
+    p.uxfs(&["rm", "w.img:/top/a/b/empty"]);
+    p.uxfs(&["chmod", "600", "w.img:/top/one.c"]);
+    p.uxfs(&["setfattr", "-n", "user.x", "-v", "y", "w.img:/top/two.h"]);
+    std::fs::write(p.dir.join("other"), vec![8; 1 << 20]).unwrap();
+    p.uxfs(&["cp", "other", "w.img:/top/a/three.c"]);
+    let (code, said) = diff(&["v.img:/top", "w.img:/top"]);
+    for part in ["only v.img:/top/a/b/empty", "mode 0644 and 0600", "attribute user.x", "data from byte 0"] {
+        assert!(code == Some(1) && said.contains(part), "{part}: {said}");
+    }
+    let (_, said) = diff(&["--content", "v.img:/top", "w.img:/top"]);
+    assert!(!said.contains("mode") && !said.contains("attribute") && said.contains("data"), "{said}");
+}
+
+#[test]
+fn copies_share_blocks_and_free_space_goes_back() {
+    let p = Place::new("share");
+    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "v.img"]);
+    std::fs::write(p.dir.join("big"), vec![3; 50 << 20]).unwrap();
+    p.uxfs(&["cp", "big", "v.img:/big"]);
+    let free = |p: &Place| p.uxfs(&["df", "v.img"]).lines().nth(1).unwrap().split_whitespace().nth(3).unwrap().parse::<i64>().unwrap();
+    let before = free(&p);
+    p.uxfs(&["cp", "v.img:/big", "v.img:/shared"]);
+    assert!(before - free(&p) < 1000, "a copy within a volume takes {} KiB", before - free(&p));
+    p.uxfs(&["cp", "--reflink=never", "v.img:/big", "v.img:/copied"]);
+    assert!(before - free(&p) > 50_000);
+    assert!(!p.try_uxfs(&["cp", "--reflink", "big", "v.img:/no"]).status.success());
+    let blocks = |p: &Place| std::fs::metadata(p.dir.join("v.img")).unwrap().blocks() / 2;
+    let held = blocks(&p);
+    p.uxfs(&["rm", "v.img:/copied"]);
+    p.uxfs(&["trim", "-m", "1g", "v.img"]);
+    assert!(held - blocks(&p) < 1000);
+    let said = p.uxfs(&["trim", "v.img"]);
+    assert!(said.contains("bytes trimmed") && held - blocks(&p) > 50_000, "{said}");
+    p.newest_is_silent("v.img");
+    let theirs = must("xfs_db", &["-r", "-c", "freesp -s", &p.path("v.img")]);
+    let total = |s: &str, column: usize| {
+        s.lines()
+            .filter(|l| l.trim().starts_with(|c: char| c.is_ascii_digit()))
+            .map(|l| l.split_whitespace().nth(column).unwrap().parse::<u64>().unwrap())
+            .sum::<u64>()
+    };
+    let ours = p.uxfs(&["freesp", "v.img"]);
+    // xfs_db counts each block of the free lists as an extent.
+    let more = |column| total(&theirs, column) - total(&ours, column);
+    assert!(more(2) == more(3) && more(2) < 100, "{ours}{theirs}");
+    let k = p.kernel("v.img", "loop,ro");
+    must("cmp", &[k.at.join("shared").to_str().unwrap(), &p.path("big")]);
+}
+
+#[test]
+fn completions_and_manual_pages_come_from_the_same_definitions() {
+    let p = Place::new("manual");
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(p.uxfs(&["completions", shell]).contains("getfacl"));
+    }
+    p.uxfs(&["man", "man"]);
+    let page = std::fs::read_to_string(p.dir.join("man/uxfs-mkfs.1")).unwrap();
+    assert!(page.contains("minimize") && p.dir.join("man/uxfs.1").exists());
+}

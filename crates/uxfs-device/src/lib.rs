@@ -13,6 +13,7 @@ mod partition;
 mod recorder;
 mod ring;
 mod slice;
+mod withheld;
 
 pub use faulty::Faulty;
 pub use file::{FileDevice, Host, OpenMode};
@@ -21,6 +22,7 @@ pub use overlay::Overlay;
 pub use partition::{Partition, find_partition};
 pub use recorder::{Event, Recorder, Trace};
 pub use slice::Slice;
+pub use withheld::Withheld;
 
 use std::io;
 use std::sync::Arc;

@@ -75,6 +75,17 @@ impl Acl {
         Ok(Acl(entries))
     }
 
+    /// The list that says what permission bits say.
+    pub fn of_mode(mode: u16) -> Acl {
+        let entry = |tag, shift: u16| Entry { tag, id: 0, perm: mode >> shift & 7 };
+        Acl(vec![entry(tag::USER_OBJ, 6), entry(tag::GROUP_OBJ, 3), entry(tag::OTHER, 0)])
+    }
+
+    /// Its entries: the owner, named users, the group, named groups, the mask, others.
+    pub fn entries(&self) -> &[Entry] {
+        &self.0
+    }
+
     /// Reads an attribute's value.
     ///
     /// # Errors

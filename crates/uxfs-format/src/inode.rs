@@ -25,8 +25,20 @@ pub mod flag {
     pub const IMMUTABLE: u16 = 8;
     /// May only grow.
     pub const APPEND: u16 = 0x10;
+    /// Writes are durable when they return.
+    pub const SYNC: u16 = 0x20;
+    /// Times of access are not kept.
+    pub const NOATIME: u16 = 0x40;
+    /// Left out of dumps.
+    pub const NODUMP: u16 = 0x80;
+    /// No symbolic links in the directory.
+    pub const NOSYMLINKS: u16 = 0x400;
     /// Extent size hint is set.
     pub const EXTSIZE: u16 = 0x800;
+    /// Left alone when files are put in order.
+    pub const NODEFRAG: u16 = 0x2000;
+    /// Files of the directory lie near each other.
+    pub const FILESTREAM: u16 = 0x4000;
     /// What a new inode takes over from its directory.
     pub const PROJINHERIT: u16 = 0x200;
     /// New files take the directory's extent size hint.
@@ -34,6 +46,8 @@ pub mod flag {
 }
 /// Bits of `flags2`.
 pub mod flag2 {
+    /// Data is to be mapped without a page cache.
+    pub const DAX: u64 = 1;
     /// Blocks may be shared.
     pub const REFLINK: u64 = 2;
     /// CoW extent size hint is set.

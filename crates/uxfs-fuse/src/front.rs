@@ -3,9 +3,9 @@
 use crate::attributes::{entry_kind, file_attr, split_dev, timestamp};
 use crate::pool::Pool;
 use fuser::{
-    AccessFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -122,6 +122,7 @@ impl Filesystem for Front {
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_DONT_MASK,
+            InitFlags::FUSE_HAS_IOCTL_DIR,
         ] {
             // An older kernel lacks some; it works without.
             let _ = config.add_capabilities(f);
@@ -184,6 +185,23 @@ impl Filesystem for Front {
         match self.fs.setattr(self.ino(ino), change) {
             Ok(s) => reply.attr(&TTL, &self.attr(&s)),
             Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn ioctl(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        call: u32,
+        input: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        match crate::ioctl::answer(&self.fs, self.ino(ino), req.uid(), call, input) {
+            Ok(out) => reply.ioctl(0, &out),
+            Err(e) => reply.error(e),
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod attributes;
 mod front;
+mod ioctl;
 mod pool;
 
 use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};

@@ -1,6 +1,7 @@
 //! From options to a superblock (format facts, section 12).
 
 use crate::features::Features;
+use uxfs_format::btree::TreeKind;
 use uxfs_format::reservation::min_log_blocks;
 use uxfs_format::superblock::{SB_MAGIC, Superblock, incompat, ro_compat, version};
 use uxfs_format::{FsBlock, Geometry, Ino};
@@ -11,12 +12,38 @@ use zerocopy::FromZeros;
 pub struct Options {
     /// Bytes of the volume; rounded down to blocks.
     pub size: u64,
+    /// Bytes a block, 1024 to 65536.
+    pub block: u32,
     /// Bytes a sector, 512 or 4096.
     pub sector: u32,
+    /// Bytes an inode, 512 to 2048.
+    pub inode: u32,
+    /// Bytes of a directory's block, if not 4096 or a larger block.
+    pub dir_block: Option<u32>,
     /// Number of groups, if not by size.
     pub agcount: Option<u32>,
+    /// Bytes of a group, if not by size.
+    pub agsize: Option<u64>,
+    /// Bytes that go to one disk of a stripe; 0 if there is none.
+    pub stripe_unit: u32,
+    /// Bytes that go once over all disks of a stripe.
+    pub stripe_width: u32,
     /// Bytes of the log, if not by size.
     pub log_size: Option<u64>,
+    /// As small a log as the kernel accepts, if its size is not given.
+    pub least_log: bool,
+    /// Bytes that records of the log are rounded to, if not by stripe and sector.
+    pub log_unit: Option<u32>,
+    /// The group of the log, if not the one in the middle.
+    pub log_group: Option<u32>,
+    /// Share of the volume that inodes may take, in percent, if not by size; 0 for all.
+    pub imax_pct: Option<u8>,
+    /// Project of the root, which what is made in it inherits.
+    pub project: Option<u32>,
+    /// Extent size hint that what is made in the root inherits, in blocks.
+    pub extsize: Option<u32>,
+    /// The same for copy-on-write.
+    pub cowextsize: Option<u32>,
     /// At most 12 bytes.
     pub label: Vec<u8>,
     /// The volume's UUID.
@@ -38,44 +65,68 @@ pub enum MkfsError {
     Io(#[from] std::io::Error),
 }
 
-const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
+const TIB: u64 = 1 << 40;
 /// Smallest group that mkfs.xfs makes.
 const MIN_AG_BYTES: u64 = 16 * MIB;
-/// Most blocks of a log of 4 KiB blocks.
-const MAX_LOG_BLOCKS: u64 = 521_728;
+/// Largest log: blocks, and bytes.
+const MAX_LOG: (u64, u64) = (1 << 20, 2038 * MIB);
+/// Largest stripe unit of a log, and what takes its place above.
+const LOG_UNITS: (u32, u32) = (256 << 10, 32 << 10);
 
 fn bad<T>(msg: impl Into<String>) -> Result<T, MkfsError> {
     Err(MkfsError::Option(msg.into()))
 }
 
-fn group_size(o: &Options, dblocks: &mut u64) -> Result<(u32, u32), MkfsError> {
-    let bytes = *dblocks * BLOCK;
-    let tib = 1u64 << 40;
-    let min_blocks = MIN_AG_BYTES / BLOCK;
-    let agsize = match o.agcount {
-        Some(0) => return bad("agcount must be at least 1"),
-        Some(n) => dblocks.div_ceil(u64::from(n)),
-        None if bytes >= 4 * tib => tib / BLOCK - 1,
-        None if bytes >= 128 * MIB => dblocks.div_ceil(4),
-        None => {
-            let n = [4u64, 2, 1].into_iter().find(|n| *dblocks / n >= min_blocks).unwrap_or(1);
-            dblocks.div_ceil(n)
+/// Groups of a volume whose disks work at once: more of them, the larger it is.
+fn striped_groups(bytes: u64) -> u64 {
+    let steps = [(512 << 10, 5), (8 << 10, 4)];
+    let above = steps.iter().find(|s| bytes > s.0 * MIB).map(|s| s.1);
+    let shift = above.or_else(|| [(128, 3), (64, 2), (32, 1)].iter().find(|s| bytes >= s.0 * MIB).map(|s| s.1));
+    1 << shift.unwrap_or(0)
+}
+
+impl Options {
+    fn group_size(&self, dblocks: &mut u64) -> Result<(u32, u32), MkfsError> {
+        let bs = u64::from(self.block);
+        let bytes = *dblocks * bs;
+        let (min, max) = (MIN_AG_BYTES / bs, TIB / bs - 1);
+        let striped = self.stripe_unit != 0;
+        let mut agsize = match (self.agcount, self.agsize) {
+            (Some(_), Some(_)) => return bad("agcount and agsize exclude each other"),
+            (Some(0), _) => return bad("agcount must be at least 1"),
+            (Some(n), _) => dblocks.div_ceil(u64::from(n)),
+            (_, Some(b)) if !b.is_multiple_of(bs) => return bad(format!("agsize={b} is no multiple of the block size {bs}")),
+            (_, Some(b)) => b / bs,
+            _ if bytes >= if striped { 32 * TIB } else { 4 * TIB } => max,
+            _ if striped => dblocks.div_ceil(striped_groups(bytes)),
+            _ if bytes >= 128 * MIB => dblocks.div_ceil(4),
+            _ => dblocks.div_ceil([4u64, 2, 1].into_iter().find(|n| *dblocks / n >= min).unwrap_or(1)),
+        };
+        let (unit, width) = (u64::from(self.stripe_unit) / bs, u64::from(self.stripe_width) / bs);
+        if unit > 0 {
+            let up = agsize.next_multiple_of(unit);
+            agsize = if up <= max { up } else { agsize - agsize % unit };
+            // Groups that all began on the same disk would keep it busier than the others.
+            if self.agsize.is_none() && width > unit && *dblocks > agsize && agsize.is_multiple_of(width) {
+                agsize = if agsize - unit >= min { agsize - unit } else { agsize + unit };
+            }
         }
-    };
-    if agsize < min_blocks || agsize >= tib / BLOCK {
-        return bad(format!("groups of {agsize} blocks are out of range: 16 MiB to 1 TiB are allowed"));
+        if agsize < min || agsize > max {
+            return bad(format!("groups of {agsize} blocks are out of range: 16 MiB to 1 TiB are allowed"));
+        }
+        let mut agcount = dblocks.div_ceil(agsize);
+        // A rest at the end that is too small for a group is not used.
+        let striped_by_size = striped && self.agsize.is_none();
+        if agcount > 1 && *dblocks - (agcount - 1) * agsize < min {
+            agcount -= 1;
+            *dblocks = agcount * agsize;
+        }
+        if !striped_by_size && self.agcount.is_some_and(|n| u64::from(n) != agcount) {
+            return bad(format!("agcount={} does not fit a volume of {bytes} bytes", self.agcount.unwrap_or(0)));
+        }
+        Ok((agsize as u32, agcount as u32))
     }
-    let mut agcount = dblocks.div_ceil(agsize);
-    let tail = *dblocks - (agcount - 1) * agsize;
-    if agcount > 1 && tail < min_blocks {
-        agcount -= 1;
-        *dblocks = agcount * agsize;
-    }
-    if o.agcount.is_some_and(|n| u64::from(n) != agcount) {
-        return bad(format!("agcount={} does not fit a volume of {bytes} bytes", o.agcount.unwrap_or(0)));
-    }
-    Ok((agsize as u32, agcount as u32))
 }
 
 /// Where the first blocks of a group lie: headers, one root block a tree, the free list.
@@ -93,27 +144,102 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    pub(crate) fn of(sector: u32, f: &Features) -> Front {
-        let bno = (4 * sector).div_ceil(BLOCK as u32);
+    fn of(o: &Options, agblocks: u32) -> Front {
+        let bno = (4 * o.sector).div_ceil(o.block);
         let mut end = bno + 3;
         let mut tree = |on: bool| {
             end += u32::from(on);
             on.then_some(end - 1)
         };
+        let f = &o.features;
         let (fino, rmap) = (tree(f.ro(ro_compat::FINOBT)), tree(f.ro(ro_compat::RMAPBT)));
         let refcount = tree(f.ro(ro_compat::REFLINK));
-        Front { bno, ino: bno + 2, fino, rmap, refcount, end, list: 4 + 2 * u32::from(rmap.is_some()) }
+        // Two blocks for each tree that the list feeds and that may grow beyond its root.
+        let leaf = (TreeKind::Bno.shape().max(o.block, 0) / 2) as u32;
+        let grows = agblocks.div_ceil(2) > leaf;
+        Front { bno, ino: bno + 2, fino, rmap, refcount, end, list: 4 * u32::from(grows) + 2 * u32::from(rmap.is_some()) }
     }
 }
 
 impl Options {
     /// A volume of `size` bytes that is otherwise as mkfs.xfs 6.1 makes it, from the first second of 1970.
     pub fn new(size: u64, uuid: [u8; 16]) -> Options {
-        Options { size, sector: 512, agcount: None, log_size: None, label: Vec::new(), uuid, time: (0, 0), features: Features::V6_1 }
+        Options {
+            size,
+            block: 4096,
+            sector: 512,
+            inode: 512,
+            dir_block: None,
+            agcount: None,
+            agsize: None,
+            stripe_unit: 0,
+            stripe_width: 0,
+            log_size: None,
+            least_log: false,
+            log_unit: None,
+            log_group: None,
+            imax_pct: None,
+            project: None,
+            extsize: None,
+            cowextsize: None,
+            label: Vec::new(),
+            uuid,
+            time: (0, 0),
+            features: Features::V6_1,
+        }
     }
 
-    pub(crate) fn front(&self) -> Front {
-        Front::of(self.sector, &self.features)
+    pub(crate) fn front(&self, agblocks: u32) -> Front {
+        Front::of(self, agblocks)
+    }
+
+    fn check(&self) -> Result<(), MkfsError> {
+        self.features.check()?;
+        let power = |v: u32, least: u32, most: u32| v.is_power_of_two() && (least..=most).contains(&v);
+        let dir_block = self.dir_block.unwrap_or(self.block);
+        let (unit, width) = (self.stripe_unit, self.stripe_width);
+        let wrong = [
+            (self.sector != 512 && self.sector != 4096, format!("sector size {} is not supported: 512 and 4096 are", self.sector)),
+            (!power(self.block, 1024, 65536), format!("block size {} is not supported: powers of two from 1024 to 65536 are", self.block)),
+            (self.block < self.sector, format!("block size {} is smaller than the sector size {}", self.block, self.sector)),
+            (
+                !power(self.inode, 512, 2048.min(self.block / 2)),
+                format!(
+                    "inode size {} is not possible with blocks of {}: powers of two from 512 to {} are",
+                    self.inode,
+                    self.block,
+                    2048.min(self.block / 2)
+                ),
+            ),
+            (
+                !power(dir_block, self.block.max(4096.min(dir_block)), 65536) || dir_block < self.block,
+                format!("directory block size {dir_block} is not possible with blocks of {}", self.block),
+            ),
+            (self.label.len() > 12, "the label is longer than 12 bytes".into()),
+            (!unit.is_multiple_of(self.block), format!("stripe unit {unit} is no multiple of the block size {}", self.block)),
+            (
+                unit == 0 && width != 0 || unit != 0 && (width == 0 || !width.is_multiple_of(unit)),
+                format!("stripe width {width} is no multiple of the stripe unit {unit}"),
+            ),
+            (self.imax_pct.is_some_and(|p| p > 100), "maxpct is above 100".into()),
+        ];
+        match wrong.into_iter().find(|w| w.0) {
+            Some((_, message)) => bad(message),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes that records of the log are rounded to; 0 if sectors will do.
+    fn log_unit(&self) -> Result<u32, MkfsError> {
+        let unit = match self.log_unit {
+            Some(u) if u != 0 && (!u.is_multiple_of(self.block) || u > LOG_UNITS.0) => {
+                return bad(format!("log stripe unit {u} is not possible: a multiple of the block size of at most 256 KiB is"));
+            }
+            Some(u) => u,
+            None if self.stripe_unit > LOG_UNITS.0 => LOG_UNITS.1.max(self.block),
+            None => self.stripe_unit,
+        };
+        Ok(if unit == 0 && self.sector != 512 { self.sector.max(self.block) } else { unit })
     }
 
     /// Works the superblock of the volume out.
@@ -121,51 +247,52 @@ impl Options {
     /// # Errors
     /// [`MkfsError::Option`] that names what is out of range.
     pub fn superblock(&self) -> Result<Superblock, MkfsError> {
-        self.features.check()?;
-        if self.sector != 512 && self.sector != 4096 {
-            return bad(format!("sector size {} is not supported: 512 and 4096 are", self.sector));
-        }
-        if self.label.len() > 12 {
-            return bad("the label is longer than 12 bytes");
-        }
-        let mut dblocks = self.size / BLOCK;
-        if dblocks < MIN_AG_BYTES / BLOCK {
+        self.check()?;
+        let bs = u64::from(self.block);
+        let mut dblocks = self.size / bs;
+        if dblocks < MIN_AG_BYTES / bs {
             return bad(format!("{} bytes are too few: the smallest volume has 16 MiB", self.size));
         }
-        let (agblocks, agcount) = group_size(self, &mut dblocks)?;
+        let (agblocks, agcount) = self.group_size(&mut dblocks)?;
         let mut sb = Superblock::new_zeroed();
         sb.magicnum.set(SB_MAGIC);
-        sb.blocksize.set(BLOCK as u32);
+        sb.blocksize.set(self.block);
         sb.dblocks.set(dblocks);
         sb.uuid = self.uuid;
-        sb.rextsize.set(1);
+        sb.rextsize.set((4096 / self.block).max(1));
         sb.agblocks.set(agblocks);
         sb.agcount.set(agcount);
         let big = self.sector != 512;
-        sb.versionnum
-            .set(version::V5_BASE | if big { version::SECTOR } else { 0 } | if self.has_root_attribute() { version::ATTR } else { 0 });
+        let bit = |on: bool, bit: u16| if on { bit } else { 0 };
+        let optional = bit(big, version::SECTOR)
+            | bit(self.features.inc(incompat::PARENT), version::ATTR)
+            | bit(self.stripe_unit != 0, version::DALIGN);
+        sb.versionnum.set(version::V5_BASE | optional);
         sb.sectsize.set(self.sector as u16);
-        sb.inodesize.set(512);
-        sb.inopblock.set(8);
+        sb.inodesize.set(self.inode as u16);
+        sb.inopblock.set((self.block / self.inode) as u16);
         sb.fname[..self.label.len()].copy_from_slice(&self.label);
-        (sb.blocklog, sb.sectlog, sb.inodelog, sb.inopblog) = (12, self.sector.trailing_zeros() as u8, 9, 3);
+        let log2 = |v: u32| v.trailing_zeros() as u8;
+        (sb.blocklog, sb.sectlog, sb.inodelog, sb.inopblog) =
+            (log2(self.block), log2(self.sector), log2(self.inode), log2(self.block / self.inode));
+        sb.dirblklog = log2(self.dir_block.unwrap_or(self.block.max(4096)) / self.block);
         sb.agblklog = (agblocks - 1).checked_ilog2().map_or(0, |l| l + 1) as u8;
-        let tib = 1u64 << 40;
-        sb.imax_pct = if dblocks * BLOCK < tib {
-            25
-        } else if dblocks * BLOCK < 50 * tib {
-            5
-        } else {
-            1
+        let by_size = match dblocks * bs {
+            b if b < TIB => 25,
+            b if b < 50 * TIB => 5,
+            _ => 1,
         };
+        sb.imax_pct = self.imax_pct.unwrap_or(by_size);
+        (sb.unit, sb.width) = ((self.stripe_unit / self.block).into(), (self.stripe_width / self.block).into());
         let sparse = self.features.inc(incompat::SPINODES);
-        sb.inoalignmt.set(if sparse { 8 } else { 4 });
-        sb.spino_align.set(if sparse { 4 } else { 0 });
+        let (chunk, cluster) = (64 * self.inode / self.block, 32 * self.inode / self.block);
+        sb.inoalignmt.set(if sparse { chunk } else { cluster });
+        sb.spino_align.set(if sparse { cluster } else { 0 });
         if big {
             sb.logsectlog = 12;
             sb.logsectsize.set(4096);
         }
-        sb.logsunit.set(if big { 4096 } else { 1 });
+        sb.logsunit.set(self.log_unit()?.max(1));
         sb.features2.set(0x18a);
         sb.bad_features2.set(0x18a);
         sb.features_ro_compat.set(self.features.ro_compat);
@@ -180,28 +307,43 @@ impl Options {
     }
 
     fn place_log(&self, sb: &mut Superblock) -> Result<(), MkfsError> {
-        let dblocks = sb.dblocks.get();
+        let bs = u64::from(self.block);
+        let bytes = sb.dblocks.get() * bs;
         let agblocks = u64::from(sb.agblocks.get());
         let mut g = plain(sb);
         g.logblocks = 512;
-        let min = u64::from(min_log_blocks(&g));
-        let front = self.front();
-        let start = u64::from(front.end);
+        let align = match (sb.logsunit.get(), sb.unit.get()) {
+            (1, unit) => u64::from(unit).max(1),
+            (unit, _) => u64::from(unit) / bs,
+        };
+        let min = u64::from(min_log_blocks(&g)).next_multiple_of(align);
+        let front = self.front(sb.agblocks.get());
+        let start = u64::from(front.end).next_multiple_of(align);
         // Room in the group for the log, and for the first free list and inode chunk beside it.
-        let room = agblocks - start - if sb.agcount.get() == 1 { u64::from(front.list) + 2 * 8 + 16 } else { u64::from(front.list) + 1 };
+        let chunk = u64::from(g.chunk_blocks());
+        let beside = u64::from(front.list)
+            + if sb.agcount.get() == 1 { 2 * chunk + 2 * u64::from(sb.inoalignmt.get()).max(u64::from(sb.unit.get())) } else { 1 };
+        let room = agblocks.saturating_sub(start + beside);
+        let room = (room - room % align).min(MAX_LOG.0).min(MAX_LOG.1 / bs);
         let blocks = match self.log_size {
-            Some(b) => b / BLOCK,
-            None if dblocks * BLOCK < 300 * MIB => min,
-            None => (dblocks / 2048).clamp(64 * MIB / BLOCK, MAX_LOG_BLOCKS).min(room),
+            Some(b) if !(b / bs).is_multiple_of(align) => {
+                return bad(format!("a log of {b} bytes is no multiple of its stripe unit of {} blocks", align));
+            }
+            Some(b) => b / bs,
+            None if self.least_log || bytes < 300 * MIB => min,
+            None => (bytes / 2048).max(64 * MIB).div_ceil(bs).next_multiple_of(align).max(min).min(room),
         };
         if blocks < min {
             return bad(format!("a log of {blocks} blocks is too small: this volume needs {min}"));
         }
-        if blocks > room || blocks > MAX_LOG_BLOCKS {
-            return bad(format!("a log of {blocks} blocks is too large: {} are possible", room.min(MAX_LOG_BLOCKS)));
+        if blocks > room {
+            return bad(format!("a log of {blocks} blocks is too large: {room} are possible"));
         }
-        let agno = u64::from(sb.agcount.get() / 2);
-        sb.logstart.set(agno << sb.agblklog | start);
+        let agno = self.log_group.unwrap_or(sb.agcount.get() / 2);
+        if agno >= sb.agcount.get() {
+            return bad(format!("agnum={agno}: there are {} groups", sb.agcount.get()));
+        }
+        sb.logstart.set(u64::from(agno) << sb.agblklog | start);
         sb.logblocks.set(blocks as u32);
         Ok(())
     }

@@ -4,11 +4,13 @@
 
 mod features;
 mod geometry;
+mod words;
 mod write;
 
 pub use features::Features;
 pub use geometry::{MkfsError, Options, print_geometry};
-pub use write::{UuidGenerator, format};
+pub use words::bytes;
+pub use write::{UuidGenerator, format, fresh_log};
 
 /// Reads a UUID as text, with or without dashes.
 pub fn parse_uuid(s: &str) -> Option<[u8; 16]> {

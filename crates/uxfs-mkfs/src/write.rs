@@ -6,7 +6,7 @@ use uxfs_format::ag::{self, Agf, Agi};
 use uxfs_format::attr;
 use uxfs_format::btree::{InoRec, RmapRec, TreeKind, rmap_owner, set_numrecs};
 use uxfs_format::bytes::{put16, put32};
-use uxfs_format::inode::{self, Core, Format, Timestamp, flag2, mode};
+use uxfs_format::inode::{self, Core, Format, Timestamp, flag, flag2, mode};
 use uxfs_format::log::{self, BB, CLIENT_LOG, Op, op_flag};
 use uxfs_format::superblock::{SB_CRC, Superblock, incompat, ro_compat};
 use uxfs_format::{AgBlock, AgIno, AgNumber, DiskAddr, Geometry, Ino, Lsn, NULL_AG, NULL_FS, crc};
@@ -24,16 +24,21 @@ impl UuidGenerator {
     pub fn random() -> std::io::Result<[u8; 16]> {
         let mut u = [0; 16];
         std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut u)?;
+        Ok(Self::of(u))
+    }
+
+    /// The UUID, version 4, that random bytes make.
+    pub fn of(mut u: [u8; 16]) -> [u8; 16] {
         u[6] = u[6] & 0x0f | 0x40;
         u[8] = u[8] & 0x3f | 0x80;
-        Ok(u)
+        u
     }
 }
 
 /// What the root says of itself where the volume can be checked while it is mounted: an attribute of mkfs.xfs.
 const AUTOFSCK: (&[u8], &[u8]) = (b"xfs:autofsck", b"repair");
-/// Where it begins, in 8 bytes behind the core.
-const ROOT_FORKOFF: u8 = 37;
+/// Bytes that are kept for it, in 8 bytes.
+const ROOT_ATTR_UNITS: u32 = 5;
 
 struct Writer<'a> {
     dev: &'a dyn Device,
@@ -50,8 +55,8 @@ pub fn format(dev: &dyn Device, o: &Options) -> Result<Superblock, MkfsError> {
     if sb.dblocks.get() * u64::from(sb.blocksize.get()) > dev.size_bytes() {
         return Err(MkfsError::Option(format!("the device has only {} bytes", dev.size_bytes())));
     }
-    let front = o.front();
-    let chunk = (front.end + front.list + log_in_group(&sb, 0)).next_multiple_of(sb.inoalignmt.get());
+    let front = o.front(sb.agblocks.get());
+    let chunk = first_chunk_at(&sb, &front);
     let root = u64::from(chunk) << sb.inopblog;
     sb.rootino.set(root);
     sb.rbmino.set(root + 1);
@@ -67,9 +72,10 @@ pub fn format(dev: &dyn Device, o: &Options) -> Result<Superblock, MkfsError> {
         fdblocks += w.group(AgNumber(agno), &sb, AgBlock(chunk))?;
     }
     w.first_chunk(AgBlock(chunk), o)?;
-    w.log(&sb)?;
-    sb.icount.set(64);
-    sb.ifree.set(61);
+    write_log(dev, &w.g, &sb)?;
+    let inodes = u64::from(w.first_inodes());
+    sb.icount.set(inodes);
+    sb.ifree.set(inodes - 3);
     sb.fdblocks.set(fdblocks);
     for agno in (1..sb.agcount.get()).rev() {
         let copy = secondary(&sb, agno, front.end);
@@ -79,6 +85,46 @@ pub fn format(dev: &dyn Device, o: &Options) -> Result<Superblock, MkfsError> {
     w.put(DiskAddr(0), &mut sector_of(&sb), Some(SB_CRC))?;
     dev.flush()?;
     Ok(sb)
+}
+
+/// Writes the log of a volume anew, as [`format`] leaves it: for one whose blocks bear no log position. Returns its superblock.
+///
+/// # Errors
+/// The device's; there is no volume.
+pub fn fresh_log(dev: &dyn Device) -> Result<Superblock, MkfsError> {
+    let mut head = vec![0; 4096];
+    dev.read(0, &mut head)?;
+    let (g, sb) = Geometry::parse(&head).map_err(|c| MkfsError::Option(c.to_string()))?;
+    write_log(dev, &g, &sb)?;
+    dev.flush()?;
+    Ok(sb)
+}
+
+/// What is made in the root takes over what the options say.
+fn inherit(root: &mut Core, o: &Options) {
+    if let Some(p) = o.project {
+        root.projid = p;
+        root.flags |= flag::PROJINHERIT;
+    }
+    if let Some(e) = o.extsize {
+        root.extsize = e;
+        root.flags |= flag::EXTSZINHERIT;
+    }
+    if let Some(e) = o.cowextsize {
+        root.cowextsize = e;
+        root.flags2 |= flag2::COWEXTSIZE;
+    }
+}
+
+/// Where the chunk with the root inode lies: behind the first free list, aligned as inodes are, to the stripe if that allows.
+fn first_chunk_at(sb: &Superblock, f: &Front) -> u32 {
+    let (align, unit) = (sb.inoalignmt.get(), sb.unit.get());
+    let align = if align > 1 && unit.is_multiple_of(align) { unit.max(align) } else { align.max(1) };
+    let taken = match log_in_group(sb, 0) {
+        Some((start, len)) => start + len + f.list,
+        None => f.end + f.list,
+    };
+    taken.next_multiple_of(align)
 }
 
 /// The copy of the superblock in group `agno`. Two of them know the root inode; all say that mkfs is at work, as
@@ -104,8 +150,10 @@ fn sector_of(sb: &Superblock) -> Vec<u8> {
     s
 }
 
-fn log_in_group(sb: &Superblock, agno: u32) -> u32 {
-    if sb.agcount.get() / 2 == agno { sb.logblocks.get() } else { 0 }
+/// First block and length of the log, if it lies in group `agno`.
+fn log_in_group(sb: &Superblock, agno: u32) -> Option<(u32, u32)> {
+    let (group, start) = (sb.logstart.get() >> sb.agblklog, sb.logstart.get() & ((1 << sb.agblklog) - 1));
+    (group == u64::from(agno)).then(|| (start as u32, sb.logblocks.get()))
 }
 
 impl Writer<'_> {
@@ -134,23 +182,39 @@ impl Writer<'_> {
         let len = g.ag_length(agno);
         let f = self.front;
         let log = log_in_group(sb, agno.0);
-        let front = f.end + log;
-        let after = front + f.list;
-        let mut free = vec![(after, len - after)];
+        let blocks = g.chunk_blocks();
         let inodes = agno.0 == 0;
+        // What is free, less what is taken from it: the log, the free list, the first inodes.
+        let mut free = vec![(f.end, len - f.end)];
+        let take = |free: &mut Vec<(u32, u32)>, at: u32, n: u32| {
+            let i = free.iter().position(|e| e.0 <= at && at + n <= e.0 + e.1).unwrap_or(0);
+            let (start, len) = free[i];
+            free.splice(i..=i, [(start, at - start), (at + n, start + len - at - n)].into_iter().filter(|e| e.1 > 0));
+        };
+        if let Some((start, len)) = log {
+            take(&mut free, start, len);
+        }
+        // The list comes from the smallest extent that holds it.
+        let list = free.iter().filter(|e| e.1 >= f.list).min_by_key(|e| (e.1, e.0)).map_or(f.end, |e| e.0);
+        if f.list > 0 {
+            take(&mut free, list, f.list);
+        }
         if inodes {
-            free = vec![(after, chunk.0 - after), (chunk.0 + 8, len - chunk.0 - 8)];
-            free.retain(|f| f.1 > 0);
+            take(&mut free, chunk.0, blocks);
         }
         let rec = |f: &(u32, u32)| [f.0.to_be_bytes(), f.1.to_be_bytes()].concat();
         self.root_block(TreeKind::Bno, agno, f.bno, &free.iter().map(rec).collect::<Vec<_>>())?;
         let mut by_size = free.clone();
         by_size.sort_by_key(|f| (f.1, f.0));
         self.root_block(TreeKind::Cnt, agno, f.bno + 1, &by_size.iter().map(rec).collect::<Vec<_>>())?;
-        let mut ino = vec![0; 16];
         let sparse = g.has(incompat::SPINODES);
-        InoRec { startino: g.agbno_agino(chunk), holemask: 0, count: 64, freecount: 61, free: !7 }.encode(&mut ino, sparse);
-        let inos = if inodes { vec![ino] } else { Vec::new() };
+        let chunk_rec = |i: u32| {
+            let (used, mut rec) = (if i == 0 { 3 } else { 0 }, vec![0; 16]);
+            let startino = AgIno(g.agbno_agino(chunk).0 + 64 * i);
+            InoRec { startino, holemask: 0, count: 64, freecount: 64 - used, free: !0 << used }.encode(&mut rec, sparse);
+            rec
+        };
+        let inos: Vec<_> = if inodes { (0..self.first_inodes() / 64).map(chunk_rec).collect() } else { Vec::new() };
         self.root_block(TreeKind::Ino, agno, f.ino, &inos)?;
         if let Some(at) = f.fino {
             self.root_block(TreeKind::Fino, agno, at, &inos)?;
@@ -159,7 +223,7 @@ impl Writer<'_> {
             self.root_block(TreeKind::Refcount, agno, at, &[])?;
         }
         if let Some(at) = f.rmap {
-            self.root_block(TreeKind::Rmap, agno, at, &self.owners(log, inodes.then_some(chunk)))?;
+            self.root_block(TreeKind::Rmap, agno, at, &self.owners(log, list, inodes.then_some(chunk)))?;
         }
 
         let freeblks: u32 = free.iter().map(|f| f.1).sum();
@@ -201,8 +265,8 @@ impl Writer<'_> {
             agi.fblocks.set(present(f.fino));
         }
         if inodes {
-            agi.count.set(64);
-            agi.freecount.set(61);
+            agi.count.set(self.first_inodes());
+            agi.freecount.set(self.first_inodes() - 3);
             agi.newino.set(g.agbno_agino(chunk).0);
         }
         self.header(agno, 2, agi.as_bytes(), ag::AGI_CRC)?;
@@ -213,25 +277,27 @@ impl Writer<'_> {
         put32(&mut fl, 4, agno.0);
         fl[8..24].copy_from_slice(&g.meta_uuid);
         for i in 0..f.list {
-            ag::agfl_put(&mut fl, 1 + i, front + i);
+            ag::agfl_put(&mut fl, 1 + i, list + i);
         }
         self.put(g.header_daddr(agno, 3), &mut fl, Some(ag::AGFL_CRC))?;
         Ok(u64::from(freeblks + f.list))
     }
 
     /// The reverse mappings of a new group.
-    fn owners(&self, log: u32, chunk: Option<AgBlock>) -> Vec<Vec<u8>> {
+    fn owners(&self, log: Option<(u32, u32)>, list: u32, chunk: Option<AgBlock>) -> Vec<Vec<u8>> {
         let f = self.front;
-        let trees = [
+        let (log_at, log_len) = log.unwrap_or_default();
+        let mut trees = [
             (0, f.bno, rmap_owner::FS),
             (f.bno, 2, rmap_owner::AG),
             (f.ino, 1 + u32::from(f.fino.is_some()), rmap_owner::INOBT),
             (f.rmap.unwrap_or(0), u32::from(f.rmap.is_some()), rmap_owner::AG),
             (f.refcount.unwrap_or(0), u32::from(f.refcount.is_some()), rmap_owner::REFCOUNT),
-            (f.end, log, rmap_owner::LOG),
-            (f.end + log, f.list, rmap_owner::AG),
-            (chunk.map_or(0, |c| c.0), 8 * u32::from(chunk.is_some()), rmap_owner::INODES),
+            (log_at, log_len, rmap_owner::LOG),
+            (list, f.list, rmap_owner::AG),
+            (chunk.map_or(0, |c| c.0), self.g.chunk_blocks() * u32::from(chunk.is_some()), rmap_owner::INODES),
         ];
+        trees.sort();
         let mut joined: Vec<RmapRec> = Vec::new();
         for (start, len, owner) in trees.into_iter().filter(|t| t.1 > 0) {
             match joined.last_mut() {
@@ -253,11 +319,17 @@ impl Writer<'_> {
         self.put(self.g.header_daddr(agno, n), &mut b, Some(crc_at))
     }
 
+    /// Inodes that come with the root: a chunk, or more where a block holds more.
+    fn first_inodes(&self) -> u32 {
+        self.g.inopblock.max(64)
+    }
+
     /// Writes the chunk with the root directory and the two realtime inodes.
     fn first_chunk(&self, chunk: AgBlock, o: &Options) -> Result<(), MkfsError> {
         let g = &self.g;
         let isize = g.inodesize as usize;
-        let mut b = vec![0; 64 * isize];
+        let forkoff = (g.inodesize - inode::CORE_SIZE as u32) / 8 - ROOT_ATTR_UNITS;
+        let mut b = vec![0; self.first_inodes() as usize * isize];
         for (i, d) in b.chunks_exact_mut(isize).enumerate() {
             let ino = g.ino(AgNumber(0), AgIno(g.agbno_agino(chunk).0 + i as u32));
             inode::init_free(d, ino, 0, g);
@@ -285,9 +357,12 @@ impl Writer<'_> {
                 ..Core::default()
             };
             core.lsn = Lsn(0);
+            if i == 0 {
+                inherit(&mut core, o);
+            }
             let marked = i == 0 && o.has_root_attribute();
             if marked {
-                (core.forkoff, core.aformat, core.changecount, core.atime) = (ROOT_FORKOFF, Format::Local, 4, time);
+                (core.forkoff, core.aformat, core.changecount, core.atime) = (forkoff as u8, Format::Local, 4, time);
             }
             core.encode(d, &g.meta_uuid);
             if i == 0 {
@@ -295,7 +370,7 @@ impl Writer<'_> {
             }
             if marked {
                 let (name, value) = AUTOFSCK;
-                let at = inode::CORE_SIZE + 8 * usize::from(ROOT_FORKOFF);
+                let at = inode::CORE_SIZE + 8 * forkoff as usize;
                 let entry = [&[name.len() as u8, value.len() as u8, attr::flag::ROOT], name, value].concat();
                 put16(d, at, (attr::SF_HEADER + entry.len()) as u16);
                 d[at + 2] = 1;
@@ -305,30 +380,31 @@ impl Writer<'_> {
         }
         self.put(g.ag_daddr(AgNumber(0), chunk), &mut b, None)
     }
+}
 
-    /// Zeroes the log and writes its first record: unmounted.
-    fn log(&self, sb: &Superblock) -> Result<(), MkfsError> {
-        let g = &self.g;
-        let start = g.fsb_daddr(g.logstart).0 * BB as u64;
-        let bytes = u64::from(sb.logblocks.get()) * u64::from(g.blocksize);
-        let zeros = vec![0; 1 << 20];
-        let mut at = 0;
-        while at < bytes {
-            let n = (bytes - at).min(zeros.len() as u64);
-            self.dev.write(start + at, &zeros[..n as usize], WriteFlags::default())?;
-            at += n;
-        }
-        let round = g.log_roundoff() as usize;
-        let mut rec = vec![0; round.max(2 * BB)];
-        let op = Op { tid: 0xb0c0_d0d0, len: 8, client: CLIENT_LOG, flags: op_flag::UNMOUNT };
-        op.put(&mut rec[BB..]);
-        rec[BB + 12..BB + 14].copy_from_slice(&log::UNMOUNT_MAGIC.to_le_bytes());
-        let one = Lsn::new(1, 0);
-        let seal = log::Seal { lsn: one, tail: one, prev: NULL_AG, num_ops: 1, uuid: &g.uuid, size: 32768, log_bbs: g.log_bbs() };
-        log::seal(&mut rec, 1, &seal);
-        // mkfs.xfs leaves the checksum of this record zero; readers accept that for an unmount record.
-        rec[32..36].fill(0);
-        self.put(g.fsb_daddr(g.logstart), &mut rec, None)?;
-        Ok(())
+/// Zeroes the log and writes its first record: unmounted.
+fn write_log(dev: &dyn Device, g: &Geometry, sb: &Superblock) -> Result<(), MkfsError> {
+    let start = g.fsb_daddr(g.logstart).0 * BB as u64;
+    let bytes = u64::from(sb.logblocks.get()) * u64::from(g.blocksize);
+    let zeros = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < bytes {
+        let n = (bytes - at).min(zeros.len() as u64);
+        dev.write(start + at, &zeros[..n as usize], WriteFlags::default())?;
+        at += n;
     }
+    let round = g.log_roundoff() as usize;
+    // One header for each 32 KiB that a record may have.
+    let size = round.max(log::CYCLE_SPAN);
+    let headers = size / log::CYCLE_SPAN;
+    let mut rec = vec![0; round.max(2 * BB)];
+    let op = Op { tid: 0xb0c0_d0d0, len: 8, client: CLIENT_LOG, flags: op_flag::UNMOUNT };
+    op.put(&mut rec[headers * BB..]);
+    rec[headers * BB + 12..headers * BB + 14].copy_from_slice(&log::UNMOUNT_MAGIC.to_le_bytes());
+    let one = Lsn::new(1, 0);
+    let seal = log::Seal { lsn: one, tail: one, prev: NULL_AG, num_ops: 1, uuid: &g.uuid, size: size as u32, log_bbs: g.log_bbs() };
+    log::seal(&mut rec, headers, &seal);
+    // mkfs.xfs leaves the checksum of this record zero; readers accept that for an unmount record.
+    rec[32..36].fill(0);
+    Ok(dev.write(start, &rec, WriteFlags::default())?)
 }

@@ -1,95 +1,193 @@
 //! mkfs.xfs says what a new volume looks like; xfs_repair says whether ours is sound.
 
+use rustix::fs::SeekFrom;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use uxfs_device::FileDevice;
-use uxfs_mkfs::{Features, Options, format, parse_uuid, print_geometry};
+use uxfs_mkfs::{Features, Options, format, print_geometry};
 
 const UUID: &str = "11111111-2222-3333-4444-555555555555";
 
-fn run(program: &str, args: &[&str]) -> Output {
-    Command::new(program)
-        .args(args)
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .output()
-        .unwrap_or_else(|e| panic!("{program}: {e}; install it with: apt-get install xfsprogs"))
+/// Programs of a release.
+struct Release {
+    dir: String,
+    features: Features,
 }
 
-fn ours(path: &Path, size: u64, sector: u32, agcount: Option<u32>, features: Features) -> String {
-    let dev = FileDevice::create(path, Some(size)).unwrap();
-    let o = Options { sector, agcount, features, ..Options::new(size, parse_uuid(UUID).unwrap()) };
-    print_geometry(path.to_str().unwrap(), &format(&dev, &o).unwrap())
+/// Debian's xfsprogs 6.1, which the machine has.
+fn old() -> Release {
+    Release { dir: "/usr/sbin".into(), features: Features::V6_1 }
 }
 
-/// Clears what differs by the moment: times and checksums of the first inodes.
-fn without_times(image: &Path, from: u64, len: usize) -> Vec<u8> {
-    use std::os::unix::fs::FileExt;
-    let mut b = vec![0; len];
-    std::fs::File::open(image).unwrap().read_exact_at(&mut b, from).unwrap();
-    for inode in b.chunks_exact_mut(512).filter(|c| c.starts_with(b"IN")) {
-        inode[32..56].fill(0);
-        inode[100..104].fill(0);
-        inode[144..152].fill(0);
+/// The newest xfsprogs, beside the machine's own.
+fn newest() -> Release {
+    let cache = std::env::var("XDG_CACHE_HOME").unwrap_or_else(|_| std::env::var("HOME").unwrap() + "/.cache");
+    Release { dir: cache + "/uxfs/xfsprogs/bin", features: Features::NEWEST }
+}
+
+impl Release {
+    fn run(&self, program: &str, args: &[&str]) -> Output {
+        Command::new(format!("{}/{program}", self.dir))
+            .args(args)
+            .output()
+            .unwrap_or_else(|e| panic!("{}/{program}: {e}; install it with: cargo xtask tools", self.dir))
     }
-    b
+}
+
+/// Where a file holds data, by its own account.
+fn data(f: &File) -> Vec<(u64, u64)> {
+    let (mut out, mut at) = (Vec::new(), 0);
+    while let Ok(start) = rustix::fs::seek(f, SeekFrom::Data(at)) {
+        at = rustix::fs::seek(f, SeekFrom::Hole(start)).unwrap();
+        out.push((start, at));
+    }
+    out
+}
+
+/// Clears what differs by the moment: times, generations and checksums of inodes.
+fn without_times(b: &mut [u8], inode: usize) {
+    for i in b.chunks_exact_mut(inode).filter(|c| c.starts_with(b"IN")) {
+        i[32..56].fill(0);
+        i[92..96].fill(0);
+        i[100..104].fill(0);
+        i[144..152].fill(0);
+    }
+}
+
+/// The first difference of two images, looked for wherever either holds data.
+fn difference(a: &Path, b: &Path, inode: usize) -> Option<String> {
+    let (a, b) = (File::open(a).unwrap(), File::open(b).unwrap());
+    assert_eq!(a.metadata().unwrap().len(), b.metadata().unwrap().len());
+    for (from, to) in data(&a).into_iter().chain(data(&b)) {
+        let mut at = from;
+        while at < to {
+            let n = (to - at).min(1 << 20) as usize;
+            let read = |f: &File| {
+                let mut buf = vec![0; n];
+                f.read_exact_at(&mut buf, at).unwrap();
+                without_times(&mut buf, inode);
+                buf
+            };
+            let (x, y) = (read(&a), read(&b));
+            if let Some(i) = x.iter().zip(&y).position(|(x, y)| x != y) {
+                let row = |v: &[u8]| v[i / 16 * 16..][..16].iter().map(|b| format!("{b:02x} ")).collect::<String>();
+                return Some(format!("at byte {}:\n{}\n{}", at + i as u64, row(&x), row(&y)));
+            }
+            at += n as u64;
+        }
+    }
+    None
+}
+
+/// Lines of the printed geometry that both releases have, without the name in the first.
+fn lines(s: &str) -> Vec<String> {
+    let newer = |l: &str| ["exchange=", "rgcount=", "zoned="].iter().any(|w| l.contains(w));
+    let line = |l: &str| l.trim_end_matches(", parent=0").to_string();
+    let known = |l: &&str| l.starts_with(|c: char| " dnlr".contains(c)) && !newer(l);
+    s.lines().filter(known).map(line).collect()
+}
+
+/// Makes a volume with the same words here and there, compares, and has ours judged. Says what differs.
+fn compare(release: &Release, size: u64, words: &[(char, &str)]) -> Result<(), String> {
+    let dir = std::env::temp_dir().join(format!("uxfs-mkfs-{}-{:?}", std::process::id(), std::thread::current().id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let (a, b) = (dir.join("ours.img"), dir.join("theirs.img"));
+    let done = (|| {
+        let mut o = Options { features: release.features, ..Options::new(size, [0; 16]) };
+        let uuid = format!("uuid={UUID}");
+        let mut all = vec![('m', uuid.as_str())];
+        all.extend(words);
+        o.take(&all).map_err(|e| e.to_string())?;
+        File::create(&b).unwrap().set_len(size).unwrap();
+        let options: Vec<String> = all.iter().flat_map(|(c, w)| [format!("-{c}"), w.to_string()]).collect();
+        let mut args = vec!["--unsupported"];
+        args.extend(options.iter().map(String::as_str));
+        args.push(b.to_str().unwrap());
+        let theirs = release.run("mkfs.xfs", &args);
+        if !theirs.status.success() {
+            return Err(format!("mkfs.xfs: {}", String::from_utf8_lossy(&theirs.stderr)));
+        }
+        let dev = FileDevice::create(&a, Some(size)).unwrap();
+        let printed = print_geometry(a.to_str().unwrap(), &format(&dev, &o).map_err(|e| e.to_string())?);
+        let (ours, theirs) = (lines(&printed), lines(&String::from_utf8_lossy(&theirs.stdout)));
+        if ours != theirs {
+            return Err(format!("printed {ours:#?} instead of {theirs:#?}"));
+        }
+        if let Some(d) = difference(&a, &b, o.inode as usize) {
+            return Err(d);
+        }
+        let check = release.run("xfs_repair", &["-n", "-o", "force_geometry", a.to_str().unwrap()]);
+        if !check.status.success() {
+            return Err(format!("xfs_repair: {}", String::from_utf8_lossy(&check.stderr)));
+        }
+        Ok(())
+    })();
+    std::fs::remove_dir_all(&dir).unwrap();
+    done.map_err(|e| format!("size {size} {words:?}: {e}"))
+}
+
+const MIB: u64 = 1 << 20;
+
+fn all(release: &Release, cases: &[(u64, &[(char, &str)])]) {
+    let failed: Vec<String> = cases.iter().filter_map(|(mib, words)| compare(release, mib * MIB, words).err()).collect();
+    assert!(failed.is_empty(), "{} of {} differ:\n{}", failed.len(), cases.len(), failed.join("\n"));
 }
 
 #[test]
-fn volumes_are_those_of_mkfs_xfs_byte_for_byte_and_sound() {
-    let dir = std::env::temp_dir().join(format!("uxfs-mkfs-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    let mib = 1u64 << 20;
-    for (size, sector, agcount, changes) in [
-        (16 * mib, 512, None, &[][..]),
-        (64 * mib, 512, None, &[]),
-        (300 * mib, 512, None, &[]),
-        (1024 * mib, 4096, None, &[]),
-        (1024 * mib, 512, Some(1), &[]),
-        (8192 * mib, 512, Some(17), &[]),
-        (1 << 40, 512, None, &[]),
-        (1024 * mib, 512, None, &[('m', "rmapbt", true)]),
-        (300 * mib, 4096, None, &[('m', "rmapbt", true), ('i', "nrext64", true)]),
-        (1024 * mib, 512, None, &[('m', "reflink", false), ('m', "rmapbt", true)]),
-        (1024 * mib, 512, None, &[('m', "reflink", false), ('m', "inobtcount", false)]),
-        (300 * mib, 512, None, &[('m', "bigtime", false), ('i', "sparse", false)]),
-        (1024 * mib, 512, None, &[('m', "inobtcount", false), ('m', "finobt", false)]),
-    ] {
-        let mut features = Features::V6_1;
-        assert!(changes.iter().all(|(section, key, on)| features.set(*section, key, *on)));
-        let (a, b) = (dir.join("ours.img"), dir.join("theirs.img"));
-        let printed = ours(&a, size, sector, agcount, features);
-        std::fs::File::create(&b).unwrap().set_len(size).unwrap();
-        let (ss, uuid) = (format!("size={sector}"), format!("uuid={UUID}"));
-        let ag = agcount.map(|n| format!("agcount={n}"));
-        let mut args = vec!["--unsupported", "-s", &ss, "-m", &uuid];
-        args.extend(ag.iter().flat_map(|a| ["-d", a.as_str()]));
-        let words: Vec<_> = changes.iter().map(|(section, key, on)| (format!("-{section}"), format!("{key}={}", u8::from(*on)))).collect();
-        args.extend(words.iter().flat_map(|(option, word)| [option.as_str(), word]));
-        args.push(b.to_str().unwrap());
-        let out = run("mkfs.xfs", &args);
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        // The line with the name differs, mkfs.xfs warns on small volumes, and newer releases tell more, as we do.
-        let newer = |l: &str| ["exchange=", "rgcount=", "zoned="].iter().any(|w| l.contains(w));
-        let line = |l: &str| l.trim_end_matches(", parent=0").to_string();
-        let tail = |s: &str| {
-            let known = |l: &&str| l.starts_with(|c: char| " dnlr".contains(c)) && !newer(l);
-            s.lines().filter(known).map(line).collect::<Vec<_>>()
-        };
-        assert_eq!(tail(&printed), tail(&String::from_utf8_lossy(&out.stdout)), "size {size} {changes:?}");
-        let ag_bytes = size.div_ceil(4096).div_ceil(u64::from(agcount.unwrap_or(4))) * 4096;
-        for at in [0, if size >= 128 * mib && agcount != Some(1) { ag_bytes } else { 0 }] {
-            assert!(without_times(&a, at, 160 << 10) == without_times(&b, at, 160 << 10), "size {size} {changes:?}, bytes from {at}");
-        }
-        let image = a.to_str().unwrap();
-        let one_group = agcount == Some(1) || size == 16 * mib;
-        let mut args = vec!["-n", image];
-        if one_group {
-            args.splice(1..1, ["-o", "force_geometry"]);
-        }
-        let check = run("xfs_repair", &args);
-        assert!(check.status.success(), "xfs_repair on size {size}: {}", String::from_utf8_lossy(&check.stderr));
-        std::fs::remove_file(&a).unwrap();
-        std::fs::remove_file(&b).unwrap();
-    }
-    std::fs::remove_dir(&dir).unwrap();
+fn volumes_are_those_of_mkfs_xfs_6_1_byte_for_byte() {
+    all(
+        &old(),
+        &[
+            (16, &[]),
+            (64, &[]),
+            (300, &[]),
+            (1024, &[('s', "size=4096")]),
+            (1024, &[('d', "agcount=1")]),
+            (8192, &[('d', "agcount=17")]),
+            (1 << 20, &[]),
+            (1024, &[('m', "rmapbt=1")]),
+            (300, &[('s', "size=4096"), ('m', "rmapbt=1"), ('i', "nrext64=1")]),
+            (1024, &[('m', "reflink=0,rmapbt=1")]),
+            (1024, &[('m', "reflink=0,inobtcount=0")]),
+            (300, &[('m', "bigtime=0"), ('i', "sparse=0")]),
+            (1024, &[('m', "inobtcount=0,finobt=0")]),
+            (1024, &[('b', "size=1k")]),
+            (2048, &[('b', "size=2048"), ('i', "size=1024")]),
+            (1024, &[('b', "size=8k"), ('n', "size=64k")]),
+            (1024, &[('b', "size=16k"), ('i', "sparse=0")]),
+            (2048, &[('b', "size=32k"), ('i', "size=2048,maxpct=50")]),
+            (1024, &[('i', "perblock=2"), ('l', "size=100m")]),
+            (1024, &[('d', "su=64k,sw=4")]),
+            (20 << 10, &[('d', "su=512k,sw=3")]),
+            (600 << 10, &[('d', "sunit=128,swidth=512")]),
+            (1024, &[('b', "size=1k"), ('d', "su=64k,sw=4")]),
+            (1024, &[('l', "su=256k")]),
+            (1024, &[('d', "agsize=200m"), ('l', "agnum=1")]),
+        ],
+    );
+}
+
+#[test]
+fn volumes_are_those_of_the_newest_mkfs_xfs_byte_for_byte() {
+    all(
+        &newest(),
+        &[
+            (300, &[]),
+            (1024, &[]),
+            (20 << 10, &[]),
+            (1024, &[('n', "parent=0")]),
+            (1024, &[('b', "size=1k")]),
+            (2048, &[('b', "size=2k"), ('i', "size=1024,exchange=0"), ('n', "parent=0")]),
+            (1024, &[('b', "size=8k")]),
+            (1024, &[('b', "size=16k"), ('s', "size=4096")]),
+            (2048, &[('b', "size=32k")]),
+            (1024, &[('b', "size=64k")]),
+            (2048, &[('b', "size=64k"), ('i', "size=2048"), ('m', "reflink=0")]),
+            (1024, &[('d', "su=64k,sw=4")]),
+            (20 << 10, &[('d', "su=512k,sw=3"), ('l', "sunit=16")]),
+            (2048, &[('m', "rmapbt=0"), ('d', "projinherit=7,extszinherit=16,cowextsize=32")]),
+        ],
+    );
 }

@@ -20,11 +20,14 @@ pub fn agf(tp: &mut Trans, agno: AgNumber) -> Result<Buf> {
     Ok(b)
 }
 
-/// Locks the AGF if nobody holds it.
+/// Locks the AGF if nobody holds it; waits where only write-back could hold it.
 ///
 /// # Errors
 /// As [`agf`].
 pub fn try_agf(tp: &mut Trans, agno: AgNumber) -> Result<Option<Buf>> {
+    if tp.vol.reproducible {
+        return agf(tp, agno).map(Some);
+    }
     let (at, bbs) = (tp.vol.geo.header_daddr(agno, 1), tp.vol.geo.bb_per_sector());
     let b = tp.try_read_buf(at, bbs, Kind::Agf)?;
     if b.is_some() {
@@ -47,6 +50,9 @@ pub fn agi(tp: &mut Trans, agno: AgNumber) -> Result<Buf> {
 /// # Errors
 /// As [`agi`].
 pub fn try_agi(tp: &mut Trans, agno: AgNumber) -> Result<Option<Buf>> {
+    if tp.vol.reproducible {
+        return agi(tp, agno).map(Some);
+    }
     let (at, bbs) = (tp.vol.geo.header_daddr(agno, 2), tp.vol.geo.bb_per_sector());
     tp.try_read_buf(at, bbs, Kind::Agi)
 }

@@ -73,6 +73,11 @@ impl Counters {
         Ok(())
     }
 
+    /// A transaction's blocks become promises again. They are not given back in between: somebody else could take them.
+    pub fn promise_again(&self, n: u64) {
+        self.delayed.fetch_add(n as i64, Ordering::AcqRel);
+    }
+
     /// Gives delayed blocks back, or turns them into a transaction's reservation.
     pub fn settle_delayed(&self, n: u64, back: bool) {
         self.delayed.fetch_sub(n as i64, Ordering::AcqRel);

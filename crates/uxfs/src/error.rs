@@ -87,6 +87,9 @@ pub enum Error {
     /// Not permitted on this file.
     #[error("operation not permitted")]
     NotPermitted,
+    /// The directory takes only files of its own project.
+    #[error("the directory takes only files of its own project")]
+    OtherProject,
     /// The inode number is not in use, or by a later incarnation.
     #[error("stale file handle")]
     Stale,
@@ -118,6 +121,7 @@ impl Error {
             Error::TooManyLinks => 31,
             Error::TooLarge => 27,
             Error::NotPermitted => 1,
+            Error::OtherProject => 18,
             Error::Stale => 116,
             Error::Busy(_) => 16,
         }

@@ -1,6 +1,10 @@
 //! The inode-numbered interface that every front end speaks. Everything takes `&self`; all of it may be called by many
 //! threads at once.
 
+mod flags;
+
+pub use flags::{FileFlags, xflag};
+
 use crate::attr::{self, AttrName, SetMode};
 use crate::dir::{self, Entry};
 use crate::error::{Error, Result};
@@ -15,8 +19,8 @@ use std::sync::atomic::Ordering;
 use uxfs_device::DeviceRef;
 use uxfs_format::acl::{self, Acl};
 use uxfs_format::attr::flag;
-use uxfs_format::inode::{Core, Format, Timestamp, mode};
-use uxfs_format::{Geometry, Ino};
+use uxfs_format::inode::{Core, Format, Timestamp, flag as inode_flag, mode};
+use uxfs_format::{AgNumber, Geometry, Ino};
 
 /// What `stat` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +137,15 @@ impl Fs {
     /// Sizes and features.
     pub fn geometry(&self) -> &Geometry {
         &self.mount.vol().geo
+    }
+
+    /// The volume's label.
+    ///
+    /// # Errors
+    /// The device's; the superblock is corrupt.
+    pub fn label(&self) -> Result<Vec<u8>> {
+        let _open = self.enter()?;
+        self.mount.label()
     }
 
     /// True if opening recovered a dirty log.
@@ -364,6 +377,7 @@ impl Fs {
         let _open = self.enter()?;
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;
+        i.check_removable()?;
         let core = i.core();
         if core.kind() == mode::LNK || (default && core.kind() != mode::DIR) {
             return Err(Error::NotPermitted);
@@ -475,7 +489,14 @@ impl Fs {
     pub fn write(&self, ino: u64, offset: u64, data: &[u8], append: bool) -> Result<()> {
         let _open = self.enter()?;
         let i = self.regular(ino)?;
+        i.check_mutable()?;
+        if !append && offset < file::size(&self.mount.names.files, &i) {
+            i.check_removable()?;
+        }
         self.with_retry(|| file::write(&self.mount.names.files, &i, offset, data, append))?;
+        if i.core().flags & inode_flag::SYNC != 0 {
+            return file::fsync(&self.mount.names.files, &i);
+        }
         Ok(())
     }
 
@@ -498,6 +519,7 @@ impl Fs {
     fn share(&self, from: (u64, u64), to: (u64, u64), len: u64, only_same: bool) -> Result<bool> {
         let _open = self.enter()?;
         let (src, dst) = (self.regular(from.0)?, self.regular(to.0)?);
+        dst.check_removable()?;
         let (a, b) = (file::Place { inode: &src, offset: from.1 }, file::Place { inode: &dst, offset: to.1 });
         self.with_retry(|| file::share(&self.mount.names.files, a, b, len, only_same))
     }
@@ -543,6 +565,7 @@ impl Fs {
     pub fn fallocate(&self, ino: u64, what: Allocate, offset: u64, len: u64) -> Result<()> {
         let _open = self.enter()?;
         let i = self.regular(ino)?;
+        if matches!(what, Allocate::Reserve { .. }) { i.check_mutable() } else { i.check_removable() }?;
         self.with_retry(|| file::allocate(&self.mount.names.files, &i, what, offset, len))
     }
 
@@ -568,6 +591,38 @@ impl Fs {
                 unwritten: e.unwritten,
             })
             .collect())
+    }
+
+    /// Hands each free extent on, as blocks of a group: (group, first block, blocks).
+    ///
+    /// # Errors
+    /// A group is corrupt.
+    pub fn free_extents(&self, f: &mut dyn FnMut(u32, u32, u32)) -> Result<()> {
+        let _open = self.enter()?;
+        let vol = self.mount.vol();
+        for agno in 0..vol.geo.agcount {
+            space::each_free(vol, AgNumber(agno), &mut |_, r| {
+                f(agno, r.start, r.len);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Gives free extents of at least `least` bytes back to whatever the volume lies on; returns how many bytes those were.
+    ///
+    /// # Errors
+    /// The device's; the volume is read-only; a group is corrupt.
+    ///
+    /// # Crash
+    /// Only what is durably free is discarded.
+    pub fn trim(&self, least: u64) -> Result<u64> {
+        let _open = self.enter()?;
+        let vol = self.mount.vol();
+        vol.check_writable()?;
+        let blocks = least.div_ceil(u64::from(vol.geo.blocksize));
+        let done = space::trim(vol, u32::try_from(blocks).unwrap_or(u32::MAX))?;
+        Ok(done * u64::from(vol.geo.blocksize))
     }
 
     /// Finds data or a hole; `None` if there is none before the end.
@@ -604,6 +659,8 @@ impl Fs {
     pub fn setattr(&self, ino: u64, a: SetAttr) -> Result<Stat> {
         let _open = self.enter()?;
         let i = self.inode(ino)?;
+        let times_only = a.mode.is_none() && a.uid.is_none() && a.gid.is_none() && a.size.is_none();
+        if times_only { i.check_mutable() } else { i.check_removable() }?;
         if let Some(size) = a.size {
             self.regular(ino)?;
             self.with_retry(|| file::truncate(&self.mount.names.files, &i, size))?;
@@ -660,6 +717,7 @@ impl Fs {
         check_namespace(name)?;
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;
+        i.check_removable()?;
         self.with_retry(|| attr::set(&i, name, value, mode))
     }
 
@@ -672,6 +730,7 @@ impl Fs {
         check_namespace(name)?;
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;
+        i.check_removable()?;
         attr::remove(&i, name)
     }
 

@@ -9,11 +9,13 @@
 
 mod alloc;
 mod cache;
+mod flags;
 mod fork;
 mod unlinked;
 
 pub use alloc::{dialloc, difree};
 pub use cache::Inodes;
+pub use flags::inherited;
 pub use fork::Fork;
 pub use unlinked::{unlinked_add, unlinked_remove};
 
@@ -265,7 +267,7 @@ impl Inode {
         let home = bytes.get_mut(offset..offset + isize)?;
         let next = uxfs_format::bytes::get32(home, NEXT_UNLINKED);
         let mut d = self.data.lock();
-        d.core.lsn = lsn;
+        d.core.lsn = self.vol.stamp(lsn);
         d.encode(home, &self.vol);
         put32(home, NEXT_UNLINKED, next);
         crc::stamp(home, INODE_CRC);

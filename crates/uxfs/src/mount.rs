@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::file::{self, Files};
 use crate::inode::Inodes;
 use crate::namespace::Names;
+use crate::space;
 use crate::volume::{PerAg, Volume};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -43,6 +44,10 @@ pub struct Options {
     pub seed: Option<u64>,
     /// How the journal works.
     pub journal: JournalConfig,
+    /// The volume is being made: the same operations of one thread, with the same clock and seed, give the same bytes. Blocks
+    /// bear no log position, what is freed is not used again, free space is discarded at the end. After a crash such a volume
+    /// must not be used.
+    pub reproducible: bool,
 }
 
 impl Default for Options {
@@ -55,6 +60,7 @@ impl Default for Options {
             clock: Box::new(HostClock),
             seed: None,
             journal: JournalConfig::default(),
+            reproducible: false,
         }
     }
 }
@@ -208,6 +214,7 @@ impl Mount {
             chance: Chance::seeded(seed),
             clock: o.clock,
             read_only: o.read_only && !dirty,
+            reproducible: o.reproducible,
             geo: g,
             dev,
             journal,
@@ -245,6 +252,14 @@ impl Mount {
     /// The volume.
     pub fn vol(&self) -> &Arc<Volume> {
         &self.names.vol
+    }
+
+    /// The label in the superblock.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn label(&self) -> Result<Vec<u8>> {
+        superblock::label(self.vol())
     }
 
     fn start_timer(self: &Arc<Self>, seconds: u32) {
@@ -314,6 +329,10 @@ impl Mount {
             self.names.release_if_gone(&i)?;
         }
         vol.journal.quiesce()?;
+        if vol.reproducible {
+            // What was written and freed again depends on when it was written.
+            space::trim(vol, 0)?;
+        }
         superblock::write_counters(vol)?;
         Ok(vol.journal.unmount()?)
     }

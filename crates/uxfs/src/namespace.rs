@@ -110,6 +110,7 @@ impl Names {
         if dir.data().core.nlink == 0 {
             return Err(Error::NotFound);
         }
+        dir.check_mutable()?;
         if dir::lookup(tp, dir, name)?.is_some() { Err(Error::Exists) } else { Ok(()) }
     }
 
@@ -129,6 +130,7 @@ impl Names {
         let g = &self.vol.geo;
         let setgid = dir.mode & 0o2000 != 0;
         let is_dir = new.mode & mode::FMT == mode::DIR;
+        let (flags, flags2, extsize, cowextsize) = inode::inherited(dir, new.mode);
         inode.revive();
         let mut d = inode.data();
         d.core = Core {
@@ -137,8 +139,9 @@ impl Names {
             gid: if setgid { dir.gid } else { new.gid },
             nlink: if is_dir { 2 } else { 1 },
             projid: if dir.flags & flag::PROJINHERIT != 0 { dir.projid } else { 0 },
-            flags: if is_dir { dir.flags & (flag::PROJINHERIT | flag::EXTSZINHERIT) } else { 0 },
-            extsize: if is_dir && dir.flags & flag::EXTSZINHERIT != 0 { dir.extsize } else { 0 },
+            flags,
+            extsize,
+            cowextsize,
             atime: now,
             mtime: now,
             ctime: now,
@@ -148,7 +151,9 @@ impl Names {
             generation: self.vol.chance.next_u64() as u32,
             next_unlinked: NULL_AG,
             changecount: 1,
-            flags2: if g.has(incompat::BIGTIME) { flag2::BIGTIME } else { 0 } | if g.has(incompat::NREXT64) { flag2::NREXT64 } else { 0 },
+            flags2: flags2
+                | if g.has(incompat::BIGTIME) { flag2::BIGTIME } else { 0 }
+                | if g.has(incompat::NREXT64) { flag2::NREXT64 } else { 0 },
             ino: inode.ino,
             lsn: d.core.lsn,
             ..Core::default()
@@ -206,6 +211,7 @@ impl Names {
         let r = &self.vol.res;
         let mut tp = Trans::new(&self.vol, r.create, r.ialloc_blocks)?;
         let core = dir.core();
+        dir.check_mutable()?;
         let inode = inode::dialloc(&mut tp, &self.inodes, dir.ino, false)?;
         let _i = inode.lock();
         self.init_inode(&inode, &core, &new);
@@ -326,6 +332,8 @@ impl Names {
         let mut tp = Trans::new(&self.vol, r.link, r.dir_enter_blocks + parent::blocks(&self.vol))?;
         let _l = self.lock(vec![inode, dir]);
         self.check_new(dir, &mut tp, name)?;
+        inode.check_removable()?;
+        dir.check_same_project(inode)?;
         let core = inode.core();
         if core.nlink >= MAX_LINKS {
             return Err(Error::TooManyLinks);
@@ -379,6 +387,8 @@ impl Names {
                 (false, true) => return Err(Error::NotDirectory),
                 _ => {}
             }
+            dir.check_removable()?;
+            inode.check_removable()?;
             let r = &self.vol.res;
             let mut tp = Trans::new_must_succeed(&self.vol, r.remove, r.dir_remove_blocks)?;
             let held = self.lock(vec![&inode, dir]);
@@ -454,12 +464,21 @@ impl Names {
                 Err(e) => return Err(e),
             };
             let is_dir = src.core().kind() == mode::DIR;
+            odir.check_removable()?;
+            src.check_removable()?;
+            ndir.check_mutable()?;
+            ndir.check_same_project(&src)?;
             if let Some(t) = &target {
                 if how == Rename::NoReplace {
                     return Err(Error::Exists);
                 }
                 if t.ino == src.ino {
                     return Ok(());
+                }
+                ndir.check_removable()?;
+                t.check_removable()?;
+                if how == Rename::Exchange {
+                    odir.check_same_project(t)?;
                 }
                 let other_is_dir = t.core().kind() == mode::DIR;
                 match (is_dir, other_is_dir) {

@@ -10,6 +10,7 @@ mod busy;
 mod freetree;
 mod refcount;
 mod rmap;
+mod trim;
 
 pub use alloc::{Want, alloc, alloc_in_group, alloc_metadata, defer_free, finish_free, free_extent, whoever_has};
 pub use busy::is_busy;
@@ -17,6 +18,7 @@ pub use refcount::{
     alloc_cow_staging, defer_decrease, defer_free_cow, defer_increase, finish_refcount, first_shared, free_all_cow_staging,
 };
 pub use rmap::{defer_rmap, finish_rmap, kept};
+pub use trim::{each_free, trim};
 
 use uxfs_format::Ino;
 use uxfs_format::btree::{rmap_flag, rmap_owner};

@@ -101,9 +101,18 @@ impl Trans {
     /// The volume is shut down.
     pub fn with_blocks(vol: &Arc<Volume>, res: Reservation, blocks: u32) -> Result<Trans> {
         let ticket = vol.journal.reserve(res.unit, res.count)?;
-        Ok(Trans {
+        Ok(Self::start(vol, Some(ticket), blocks))
+    }
+
+    /// For looking only: it holds buffers, and may change nothing.
+    pub fn reader(vol: &Arc<Volume>) -> Trans {
+        Self::start(vol, None, 0)
+    }
+
+    fn start(vol: &Arc<Volume>, ticket: Option<Ticket>, blocks: u32) -> Trans {
+        Trans {
             vol: vol.clone(),
-            ticket: Some(ticket),
+            ticket,
             joined: HashMap::new(),
             order: Vec::new(),
             items: BTreeMap::new(),
@@ -119,7 +128,7 @@ impl Trans {
             half_done: false,
             standalone: false,
             seq: CheckpointSeq(0),
-        })
+        }
     }
 
     /// Reads, locks and joins a buffer.

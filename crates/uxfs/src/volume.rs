@@ -9,7 +9,7 @@ use uxfs_buffer::BufferCache;
 use uxfs_device::DeviceRef;
 use uxfs_format::inode::Timestamp;
 use uxfs_format::reservation::Reservations;
-use uxfs_format::{Geometry, Ino};
+use uxfs_format::{Geometry, Ino, Lsn};
 use uxfs_journal::Journal;
 use uxfs_sync::{Chance, Clock};
 
@@ -44,6 +44,8 @@ pub struct Volume {
     pub chance: Chance,
     /// True if nothing may be changed.
     pub read_only: bool,
+    /// See [`crate::Options::reproducible`].
+    pub reproducible: bool,
 }
 
 impl Volume {
@@ -51,6 +53,10 @@ impl Volume {
     pub fn now(&self) -> Timestamp {
         let (sec, nsec) = self.clock.now();
         Timestamp { sec, nsec }
+    }
+    /// The log position that a block bears whose last change is at `lsn`.
+    pub fn stamp(&self, lsn: Lsn) -> Lsn {
+        if self.reproducible { Lsn(0) } else { lsn }
     }
     /// Fails if nothing may be changed.
     ///

@@ -3,7 +3,7 @@
 //! Each extent is changed in a link or transaction of its own: after a crash a part of the range may be done, never half of
 //! an extent. What was dirty in the range is settled first.
 
-use super::writeback::{alloc_data, next_link, write_back};
+use super::writeback::{alloc_data, next_link, widened, write_back};
 use super::{FileState, Files, MAX_SIZE, drop_pages, has_data, read_under_lock, touch, write_page, zero_part, zero_tail};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
@@ -100,6 +100,7 @@ pub fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, what: Allocate, offset: 
 
 /// Gives each hole in `first..end` (blocks) unwritten blocks.
 fn reserve(inode: &Arc<Inode>, st: &FileState, first: u64, end: u64) -> Result<()> {
+    let (first, end) = widened(inode, first, end);
     let _one = st.writeback.lock();
     let vol = &inode.vol;
     let hole = |from: u64| -> Result<Option<(u64, u64)>> {

@@ -1,6 +1,6 @@
 //! Write-back: dirty pages get blocks, go to the device, and become part of the file.
 
-use super::{FileState, Files};
+use super::{FileState, Files, MAX_SIZE};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
@@ -9,8 +9,8 @@ use crate::trans::Trans;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uxfs_device::{Class, WriteRequest};
-use uxfs_format::extent::Extent;
-use uxfs_format::inode::flag2;
+use uxfs_format::extent::{Extent, MAX_EXTENT};
+use uxfs_format::inode::{flag, flag2};
 use uxfs_format::{FileBlock, FsBlock};
 use uxfs_journal::{Hole, hole};
 
@@ -185,8 +185,60 @@ pub(super) fn alloc_data(tp: &mut Trans, inode: &Arc<Inode>, off: u64, len: u32)
     space::alloc(tp, want)
 }
 
+/// The range that an extent size hint makes of blocks `first..end`: whole multiples of the hint.
+pub(super) fn widened(inode: &Inode, first: u64, end: u64) -> (u64, u64) {
+    let d = inode.data();
+    if d.core.flags & flag::EXTSIZE == 0 || d.core.extsize < 2 {
+        return (first, end);
+    }
+    let hint = u64::from(d.core.extsize);
+    let most = MAX_SIZE / u64::from(inode.vol.geo.blocksize);
+    (first - first % hint, end.next_multiple_of(hint).min(most))
+}
+
+/// As [`allocate`] for a file with an extent size hint: takes what the hint asks for, as far as the hole goes. `None` if the
+/// volume does not have that in a row.
+fn allocate_hinted(inode: &Arc<Inode>, off: u64, len: u32, promised: &mut u64) -> Result<Option<Part>> {
+    let (from, to) = widened(inode, off, off + u64::from(len));
+    let (from, to) = {
+        let d = inode.data();
+        let before = d.data.extents.range(..=off).next_back().map_or(0, |x| x.1.end());
+        let behind = d.data.extents.range(off..).next().map_or(u64::MAX, |x| *x.0);
+        (from.max(before), to.min(behind))
+    };
+    let wide = u32::try_from(to - from).unwrap_or(u32::MAX);
+    if wide <= len || wide > MAX_EXTENT {
+        return Ok(None);
+    }
+    let before = *promised;
+    let mut tp = match begin(inode, wide, promised) {
+        Err(Error::NoSpace) => return Ok(None),
+        t => t?,
+    };
+    let _i = inode.lock();
+    let spare = inode.vol.res.write_blocks;
+    let want = Want { near: near(inode, from), min: wide, max: wide, align: 1, spare, owner: Owner::FILE };
+    let start = match space::alloc(&mut tp, want) {
+        Err(Error::NoSpace) => {
+            let back = before - *promised;
+            tp.return_reserved(back as u32);
+            inode.vol.counters.promise_again(back);
+            *promised = before;
+            return Ok(None);
+        }
+        r => r?.0,
+    };
+    map::map(&mut tp, inode, Which::Data, Extent { off: FileBlock(from), start, len: wide, unwritten: true })?;
+    tp.commit()?;
+    let start = FsBlock(start.0 + (off - from));
+    Ok(Some(Part { off, len, target: Target::Mapped { start, unwritten: true } }))
+}
+
 /// Allocates and maps unwritten blocks for a hole.
 fn allocate(inode: &Arc<Inode>, off: u64, len: u32, promised: &mut u64) -> Result<Part> {
+    if let Some(p) = allocate_hinted(inode, off, len, promised)? {
+        return Ok(p);
+    }
     let mut tp = begin(inode, len, promised)?;
     let _i = inode.lock();
     let (start, n) = alloc_data(&mut tp, inode, off, len)?;
@@ -195,8 +247,7 @@ fn allocate(inode: &Arc<Inode>, off: u64, len: u32, promised: &mut u64) -> Resul
     let spare = u64::from(len - n);
     if spare > 0 {
         tp.return_reserved(len - n);
-        inode.vol.counters.give(spare);
-        inode.vol.counters.take_delayed(spare)?;
+        inode.vol.counters.promise_again(spare);
         *promised += spare;
     }
     tp.commit()?;

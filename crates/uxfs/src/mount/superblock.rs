@@ -50,6 +50,17 @@ pub(super) fn load_counters(vol: &Arc<Volume>, sb: &Superblock, dirty: bool) -> 
     Ok(())
 }
 
+/// The volume's label.
+///
+/// # Errors
+/// The device's; the superblock is corrupt.
+pub(super) fn label(vol: &Volume) -> Result<Vec<u8>> {
+    let b = vol.bufs.read(&[(DiskAddr(0), vol.geo.bb_per_sector())], Kind::Superblock, &vol.geo)?;
+    let data = b.data();
+    let sb = Superblock::read_from_prefix(&data);
+    Ok(sb.map_or_else(|_| Vec::new(), |(sb, _)| sb.fname.split(|c| *c == 0).next().unwrap_or(&[]).to_vec()))
+}
+
 fn change(vol: &Arc<Volume>, f: impl FnOnce(&mut Superblock)) -> Result<()> {
     let mut tp = Trans::new_must_succeed(vol, vol.res.sb, 0)?;
     let b: Buf = tp.read_buf(DiskAddr(0), vol.geo.bb_per_sector(), Kind::Superblock)?;

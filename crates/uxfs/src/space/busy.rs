@@ -11,6 +11,11 @@ static GENERATION: AtomicU64 = AtomicU64::new(1);
 pub(super) fn mark(tp: &mut Trans, agno: AgNumber, start: u32, len: u32) {
     let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
     tp.vol.groups[agno.0 as usize].busy.lock().insert((start, generation), len);
+    if tp.vol.reproducible {
+        // When it is durable is left to chance, so it stays busy, and counts as if it were not free.
+        tp.vol.counters.aside_changed(i64::from(len));
+        return;
+    }
     let vol = std::sync::Arc::downgrade(&tp.vol);
     tp.on_durable(Box::new(move |durable| {
         // After a failure the extent stays busy: nothing is written any more anyway.

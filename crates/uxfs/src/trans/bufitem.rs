@@ -193,7 +193,7 @@ impl LogItem for BufItem {
         let (Some(lsn), Some(me)) = (self.state.ail_lsn(), self.me.upgrade()) else { return Push::Nothing };
         let Some(vol) = self.vol.upgrade() else { return Push::Nothing };
         let kind = self.buf.kind();
-        let pieces = self.prepare_write(Some(lsn));
+        let pieces = self.prepare_write(Some(vol.stamp(lsn)));
         if let Err(c) = kind.verify(&self.buf.data(), self.buf.daddr(), &vol.geo, false) {
             vol.journal.fail(format!("refused to write a block that does not verify: {c}"));
             return Push::Nothing;
