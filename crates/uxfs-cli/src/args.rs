@@ -245,6 +245,8 @@ pub enum Cmd {
     },
     /// Show how free space is cut up
     Freesp { image: OsString },
+    /// Make a volume larger: to what it lies on, or to a size, for which an image file grows
+    Grow { image: OsString, size: Option<String> },
     /// Give free space back: punches holes into an image, discards on a device
     Trim {
         /// Only extents of at least so many bytes

@@ -6,20 +6,25 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use uxfs::{Fs, Options, describe_log};
-use uxfs_device::{DeviceRef, Overlay};
+use uxfs_device::{Device, DeviceRef, Overlay};
 use uxfs_format::Geometry;
 use uxfs_format::superblock::Superblock;
 
 /// Memory for what recovery changes while a dirty volume is only looked at.
 const OVERLAY_BYTES: usize = 1 << 30;
 
-/// The superblock as it is on the device.
-fn superblock(source: &Source) -> Result<Superblock> {
-    let dev = source.device(false)?;
+/// The superblock as it is on a device.
+///
+/// # Errors
+/// There is no sound one.
+pub fn superblock(dev: &dyn Device) -> Result<Superblock> {
     let mut head = vec![0; 32768.min(dev.size_bytes()) as usize];
     dev.read(0, &mut head)?;
-    let (_, sb) = Geometry::parse(&head).with_context(|| format!("cannot open {}", source.name()))?;
-    Ok(sb)
+    Ok(Geometry::parse(&head)?.1)
+}
+
+fn superblock_of(source: &Source) -> Result<Superblock> {
+    superblock(&*source.device(false)?).with_context(|| format!("cannot open {}", source.name()))
 }
 
 /// Prints the geometry, as `xfs_info` does.
@@ -27,7 +32,7 @@ fn superblock(source: &Source) -> Result<Superblock> {
 /// # Errors
 /// There is no sound superblock.
 pub fn info(source: &Source, out: &mut impl Write) -> Result<()> {
-    let sb = superblock(source)?;
+    let sb = superblock_of(source)?;
     write!(out, "{}", uxfs_mkfs::print_geometry(&source.name(), &sb))?;
     Ok(())
 }
@@ -79,7 +84,7 @@ pub fn admin(source: &Source, label: Option<&str>, uuid: Option<&str>, out: &mut
         let label = label.map(|l| if l == "--" { "" } else { l }.as_bytes());
         uxfs::set_identity(&source.device(true)?, label, new).with_context(|| format!("cannot change {}", source.name()))?;
     }
-    let sb = superblock(source)?;
+    let sb = superblock_of(source)?;
     let label = sb.fname.split(|b| *b == 0).next().unwrap_or(&[]);
     writeln!(out, "label = \"{}\"", String::from_utf8_lossy(label))?;
     writeln!(out, "UUID = {}", uxfs_mkfs::uuid_text(&sb.uuid))?;

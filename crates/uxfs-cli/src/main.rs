@@ -177,6 +177,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             return Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Cmd::Freesp { image } => usage::freesp(&Source::parse(&image), out)?,
+        Cmd::Grow { image, size } => usage::grow(&Source::parse(&image), size.as_deref(), out)?,
         Cmd::Trim { minimum, image } => usage::trim(&Source::parse(&image), minimum.as_deref(), out)?,
         Cmd::Getfacl { paths } => volume::each(&paths, false, |v, p| acl::get(v, p, out))?,
         Cmd::Setfacl { modify, remove, remove_all, remove_default, default, keep_mask, recursive, paths } => {

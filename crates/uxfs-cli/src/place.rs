@@ -75,6 +75,25 @@ impl Source {
         self.slice(dev)
     }
 
+    /// Makes an image file hold at least so many bytes of the volume. A device or a partition must do so already.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn extend(&self, bytes: u64) -> Result<()> {
+        let start = match self.part {
+            Part::Whole => 0,
+            Part::Offset(n) => n,
+            Part::Number(_) => return Ok(()),
+        };
+        let m = std::fs::metadata(&self.file).with_context(|| format!("cannot open {}", self.file.display()))?;
+        let end = start.checked_add(bytes).context("the size is too large")?;
+        if m.is_file() && m.len() < end {
+            let f = std::fs::File::options().write(true).open(&self.file);
+            f.and_then(|f| f.set_len(end)).with_context(|| format!("cannot extend {}", self.file.display()))?;
+        }
+        Ok(())
+    }
+
     /// The volume's part of a device.
     ///
     /// # Errors

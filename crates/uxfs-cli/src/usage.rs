@@ -1,8 +1,9 @@
 //! Space: `du`, `df`, `freesp`, `trim`.
 
+use crate::inspect;
 use crate::place::{Source, size};
 use crate::volume::{self, DIR, FMT, Volume};
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 use std::io::Write;
@@ -118,5 +119,31 @@ pub fn trim(source: &Source, least: Option<&str>, out: &mut impl Write) -> Resul
     let least = least.map(size).transpose()?.unwrap_or(0);
     let done = volume::with(source, true, |v| Ok(v.fs.trim(least)?))?;
     writeln!(out, "{}: {done} bytes trimmed", source.name())?;
+    Ok(())
+}
+
+/// Makes a volume larger: to what it lies on, or to a size, for which an image grows. The log is recovered first.
+///
+/// # Errors
+/// The size is smaller than the volume; the volume is in use, or cannot be written.
+pub fn grow(source: &Source, to: Option<&str>, out: &mut impl Write) -> Result<()> {
+    volume::with(source, true, |_| Ok(()))?;
+    let to = to.map(size).transpose()?;
+    if let Some(bytes) = to {
+        source.extend(bytes)?;
+    }
+    let dev = source.device(true)?;
+    let before = inspect::superblock(&*dev).with_context(|| format!("cannot open {}", source.name()))?;
+    let blocks = to.unwrap_or_else(|| dev.size_bytes()) >> before.blocklog;
+    let what = || format!("cannot grow {}", source.name());
+    if blocks << before.blocklog > dev.size_bytes() {
+        bail!("{}: it lies on only {} bytes", what(), dev.size_bytes());
+    }
+    let (g, sb) = uxfs::grown_superblock(&dev, blocks).with_context(what)?;
+    if g.dblocks > before.dblocks.get() {
+        uxfs_mkfs::add_groups(&*dev, &g, &sb, before.agcount.get())?;
+        uxfs::grow(&dev, g.clone()).with_context(what)?;
+    }
+    writeln!(out, "data blocks changed from {} to {}", before.dblocks, g.dblocks)?;
     Ok(())
 }

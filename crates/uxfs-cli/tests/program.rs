@@ -409,3 +409,36 @@ fn completions_and_manual_pages_come_from_the_same_definitions() {
     let page = std::fs::read_to_string(p.dir.join("man/uxfs-mkfs.1")).unwrap();
     assert!(page.contains("minimize") && p.dir.join("man/uxfs.1").exists());
 }
+
+#[test]
+fn volumes_grow_here_as_with_the_kernel() {
+    let p = Place::new("grow");
+    std::fs::write(p.dir.join("some"), vec![1; 3 << 20]).unwrap();
+    for (name, options) in [("v", &["-c", "options=lts_6.18"][..]), ("w", &["-b", "size=1k", "-d", "su=64k,sw=3"])] {
+        let img = format!("{name}.img");
+        p.uxfs(&[&["mkfs", "-q", "-d", "size=300m"], options, &[img.as_str()]].concat());
+        p.uxfs(&["cp", "some", &format!("{img}:/a")]);
+        assert!(!p.try_uxfs(&["grow", &img, "200m"]).status.success());
+        for size in ["301m", "377m", "1g", "7g"] {
+            assert!(p.uxfs(&["grow", &img, size]).contains("data blocks changed"));
+            p.newest_is_silent(&img);
+        }
+        let k = p.kernel(&img, "loop");
+        // The kernel grows it further, works in the new space, and stops with a dirty log.
+        must("truncate", &["-s", "9g", &p.path(&img)]);
+        let device = must("findmnt", &["-n", "-o", "SOURCE", k.at.to_str().unwrap()]);
+        must("losetup", &["-c", device.trim()]);
+        must("xfs_growfs", &[k.at.to_str().unwrap()]);
+        for i in 0..64 {
+            std::fs::create_dir(k.at.join(format!("d{i}"))).unwrap();
+            std::fs::write(k.at.join(format!("d{i}/f")), vec![i as u8; 100_000]).unwrap();
+        }
+        must("xfs_io", &["-x", "-c", "shutdown -f", k.at.to_str().unwrap()]);
+        drop(k);
+        p.uxfs(&["recover", &img]);
+        assert_eq!(p.uxfs(&["find", &format!("{img}:/"), "-name", "f"]).lines().count(), 64);
+        p.newest_is_silent(&img);
+        let o = p.try_uxfs(&["check", &img]);
+        assert!(o.status.success(), "{}", text(&o));
+    }
+}

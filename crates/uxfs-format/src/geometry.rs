@@ -60,6 +60,8 @@ pub struct Geometry {
     pub unit: u32,
     /// Stripe width in blocks.
     pub width: u32,
+    /// Blocks of the volume before it grew, while it does; else `dblocks`.
+    pub growing_from: u64,
 }
 
 fn bad(what: &'static str) -> Corruption {
@@ -120,6 +122,7 @@ impl Geometry {
             imax_pct: sb.imax_pct,
             unit: sb.unit.get(),
             width: sb.width.get(),
+            growing_from: sb.dblocks.get(),
         };
         g.validate(&sb)?;
         Ok((g, sb))
@@ -203,6 +206,12 @@ impl Geometry {
     pub fn ag_length(&self, agno: AgNumber) -> u32 {
         let start = u64::from(agno.0) * u64::from(self.agblocks);
         self.dblocks.saturating_sub(start).min(u64::from(self.agblocks)) as u32
+    }
+    /// True for the length that a group's headers say; while the volume grows, the last one's may be the old one still.
+    pub fn is_ag_length(&self, agno: AgNumber, len: u32) -> bool {
+        let start = u64::from(agno.0) * u64::from(self.agblocks);
+        let old = self.growing_from.saturating_sub(start).min(u64::from(self.agblocks));
+        len == self.ag_length(agno) || len > 0 && u64::from(len) == old
     }
     /// Joins group and block.
     pub fn fsb(&self, agno: AgNumber, agbno: AgBlock) -> FsBlock {

@@ -386,6 +386,7 @@ mod tests {
             imax_pct: 25,
             unit: 0,
             width: 0,
+            growing_from: 0,
         }
     }
 

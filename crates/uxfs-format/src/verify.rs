@@ -292,7 +292,7 @@ fn verify_agf(b: &[u8], at: DiskAddr, g: &Geometry) -> Result<(), &'static str> 
     let root_ok = |root: u32, level: u32| root > 0 && root < len && level >= 1 && level <= btree::MAX_LEVELS as u32;
     let checks = [
         (get32(b, 4) == 1 && get32(b, 8) == agno, "version or sequence number is wrong"),
-        (len == g.ag_length(AgNumber(agno)), "length does not fit the volume"),
+        (g.is_ag_length(AgNumber(agno), len), "length does not fit the volume"),
         (root_ok(get32(b, 16), get32(b, 28)) && root_ok(get32(b, 20), get32(b, 32)), "free space tree's root or level is out of range"),
         (!g.rmapbt() || root_ok(get32(b, 24), get32(b, 36)), "rmapbt's root or level is out of range"),
         (!g.reflink() || root_ok(get32(b, 88), get32(b, 92)), "refcountbt's root or level is out of range"),
@@ -312,7 +312,7 @@ fn verify_agi(b: &[u8], at: DiskAddr, g: &Geometry) -> Result<(), &'static str> 
     });
     let checks = [
         (get32(b, 4) == 1 && get32(b, 8) == agno, "version or sequence number is wrong"),
-        (len == g.ag_length(AgNumber(agno)), "length does not fit the volume"),
+        (g.is_ag_length(AgNumber(agno), len), "length does not fit the volume"),
         (root_ok(get32(b, 20), get32(b, 24)), "inobt's root or level is out of range"),
         (!g.finobt() || root_ok(get32(b, 328), get32(b, 332)), "finobt's root or level is out of range"),
         (get32(b, 28) <= get32(b, 16), "more inodes are free than exist"),

@@ -144,18 +144,17 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    fn of(o: &Options, agblocks: u32) -> Front {
-        let bno = (4 * o.sector).div_ceil(o.block);
+    pub(crate) fn of(block: u32, sector: u32, f: &Features, agblocks: u32) -> Front {
+        let bno = (4 * sector).div_ceil(block);
         let mut end = bno + 3;
         let mut tree = |on: bool| {
             end += u32::from(on);
             on.then_some(end - 1)
         };
-        let f = &o.features;
         let (fino, rmap) = (tree(f.ro(ro_compat::FINOBT)), tree(f.ro(ro_compat::RMAPBT)));
         let refcount = tree(f.ro(ro_compat::REFLINK));
         // Two blocks for each tree that the list feeds and that may grow beyond its root.
-        let leaf = (TreeKind::Bno.shape().max(o.block, 0) / 2) as u32;
+        let leaf = (TreeKind::Bno.shape().max(block, 0) / 2) as u32;
         let grows = agblocks.div_ceil(2) > leaf;
         Front { bno, ino: bno + 2, fino, rmap, refcount, end, list: 4 * u32::from(grows) + 2 * u32::from(rmap.is_some()) }
     }
@@ -190,7 +189,7 @@ impl Options {
     }
 
     pub(crate) fn front(&self, agblocks: u32) -> Front {
-        Front::of(self, agblocks)
+        Front::of(self.block, self.sector, &self.features, agblocks)
     }
 
     fn check(&self) -> Result<(), MkfsError> {
@@ -378,6 +377,7 @@ fn plain(sb: &Superblock) -> Geometry {
         imax_pct: sb.imax_pct,
         unit: 0,
         width: 0,
+        growing_from: 0,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Writes the first blocks.
 
+use crate::features::Features;
 use crate::geometry::{Front, MkfsError, Options};
 use uxfs_device::{Device, WriteFlags};
 use uxfs_format::ag::{self, Agf, Agi};
@@ -85,6 +86,25 @@ pub fn format(dev: &dyn Device, o: &Options) -> Result<Superblock, MkfsError> {
     w.put(DiskAddr(0), &mut sector_of(&sb), Some(SB_CRC))?;
     dev.flush()?;
     Ok(sb)
+}
+
+/// Writes the groups that a volume gets when it grows, behind its end; `sb` says what it will be, `from` is the first of them.
+///
+/// # Errors
+/// The device's.
+///
+/// # Crash
+/// Nobody looks there before the superblock says that they are part of the volume.
+pub fn add_groups(dev: &dyn Device, g: &Geometry, sb: &Superblock, from: u32) -> Result<(), MkfsError> {
+    let features = Features { ro_compat: sb.features_ro_compat.get(), incompat: sb.features_incompat.get() };
+    let front = Front::of(g.blocksize, g.sectsize, &features, g.agblocks);
+    let w = Writer { dev, g: g.clone(), front };
+    for agno in (from..g.agcount).map(AgNumber) {
+        w.group(agno, sb, AgBlock(0))?;
+        let copy = secondary(sb, agno.0, front.end);
+        w.put(g.header_daddr(agno, 0), &mut sector_of(&copy), Some(SB_CRC))?;
+    }
+    Ok(dev.flush()?)
 }
 
 /// Writes the log of a volume anew, as [`format`] leaves it: for one whose blocks bear no log position. Returns its superblock.

@@ -1,9 +1,12 @@
 //! Workloads are cut in many places; what recovery makes of it is sound and what was promised.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use uxfs::{AttrName, Fs, Make, Options, SetMode};
-use uxfs_device::{DeviceRef, Memory};
+use uxfs_device::{Device, DeviceRef, Memory, Recorder, WriteFlags};
+use uxfs_mkfs::Features;
 use uxfs_sim::{Findings, Journey, Mix, Plan, Shape, explore, run};
+use uxfs_sync::Chance;
 
 const MIB: u64 = 1 << 20;
 
@@ -98,4 +101,66 @@ fn the_smallest_log_wraps_a_hundred_times() {
     fs.unmount().unwrap();
     let r = uxfs_check::check(&*dev).unwrap();
     assert!(r.is_sound(), "{:?}", r.findings);
+}
+
+/// Grows a volume of two groups of 20 MiB to 50 MiB and cuts it everywhere; says which sizes were seen, and what was damaged.
+fn grow_and_cut(journaled: bool) -> (HashSet<u64>, Vec<String>) {
+    let base: DeviceRef = Arc::new(Memory::new(50 * MIB));
+    let o = uxfs_mkfs::Options { agsize: Some(20 * MIB), features: Features::NEWEST, ..uxfs_mkfs::Options::new(40 * MIB, [7; 16]) };
+    uxfs_mkfs::format(&*base, &o).unwrap();
+    let fs = Fs::open(base.clone(), Options { commit: 0, ..Options::default() }).unwrap();
+    for i in 0..200 {
+        let f =
+            fs.create(fs.root(), format!("file {i}").as_bytes(), Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0), umask: 0 }).unwrap();
+        fs.write(f.ino, 0, &[i as u8; 9000], false).unwrap();
+    }
+    let before = fs.geometry().agcount;
+    fs.unmount().unwrap();
+    let recorder = Arc::new(Recorder::new(base).unwrap());
+    let dev: Arc<dyn Device> = recorder.clone();
+    let (g, sb) = uxfs::grown_superblock(&dev, 50 * MIB / 4096).unwrap();
+    if journaled {
+        uxfs_mkfs::add_groups(&*dev, &g, &sb, before).unwrap();
+        uxfs::grow(&dev, g).unwrap();
+    } else {
+        // As it would be done without the journal: the superblock and the groups, one after the other.
+        let mut sector = vec![0; 512];
+        dev.read(0, &mut sector).unwrap();
+        uxfs_format::bytes::put64(&mut sector, 8, sb.dblocks.get());
+        uxfs_format::bytes::put32(&mut sector, 88, sb.agcount.get());
+        uxfs_format::crc::stamp(&mut sector, uxfs_format::superblock::SB_CRC);
+        dev.write(0, &sector, WriteFlags::default()).unwrap();
+        uxfs_mkfs::add_groups(&*dev, &g, &sb, before).unwrap();
+    }
+    let trace = recorder.trace();
+    let chance = Chance::seeded(5);
+    let (mut sizes, mut damage) = (HashSet::new(), Vec::new());
+    for cut in 0..=trace.events.len() {
+        for keep in [0, 100, 50, 50] {
+            let image = trace.image_at(cut, 512, &mut |_, n| (0..n).map(|_| chance.below(100) < keep).collect()).unwrap();
+            let image = Arc::new(image);
+            let one = || -> Result<u64, String> {
+                let fs = Fs::open(image.clone(), Options { commit: 0, ..Options::default() }).map_err(|e| e.to_string())?;
+                let blocks = fs.geometry().dblocks;
+                fs.lookup(fs.root(), b"file 7").map_err(|e| e.to_string())?;
+                fs.unmount().map_err(|e| e.to_string())?;
+                let r = uxfs_check::check(&*image).map_err(|e| e.to_string())?;
+                r.findings.first().map_or(Ok(blocks), |f| Err(f.to_string()))
+            };
+            match one() {
+                Ok(b) => drop(sizes.insert(b)),
+                Err(e) => damage.push(format!("after event {cut}: {e}")),
+            }
+        }
+    }
+    (sizes, damage)
+}
+
+#[test]
+fn a_volume_that_grows_has_its_old_size_or_its_new_one() {
+    let (sizes, damage) = grow_and_cut(true);
+    assert!(damage.is_empty(), "{} damages; {}", damage.len(), damage[0]);
+    assert_eq!(sizes, HashSet::from([40 * MIB / 4096, 50 * MIB / 4096]));
+    let (_, damage) = grow_and_cut(false);
+    assert!(!damage.is_empty());
 }

@@ -1,12 +1,14 @@
 //! Puts an open volume together: superblock, recovery, workers, unmount.
 
 mod describe;
+mod grow;
 mod identity;
 mod recovery;
 mod replay;
 mod superblock;
 
 pub use describe::{LogSummary, describe_log};
+pub use grow::{grow, grown_superblock};
 pub use identity::set_identity;
 
 use crate::error::{Error, Result};
@@ -244,6 +246,7 @@ impl Mount {
             recovery::finish_intents(&self.names, pending)?;
             recovery::free_unlinked(&self.names)?;
             recovery::free_cow_leftovers(vol)?;
+            grow::copies(&vol.dev, &vol.geo)?;
             vol.journal.force_all()?;
         }
         Ok(())

@@ -12,7 +12,7 @@ mod refcount;
 mod rmap;
 mod trim;
 
-pub use alloc::{Want, alloc, alloc_in_group, alloc_metadata, defer_free, finish_free, free_extent, whoever_has};
+pub use alloc::{Want, alloc, alloc_in_group, alloc_metadata, defer_free, finish_free, free_extent, free_now, whoever_has};
 pub use busy::is_busy;
 pub use refcount::{
     alloc_cow_staging, defer_decrease, defer_free_cow, defer_increase, finish_refcount, first_shared, free_all_cow_staging,

@@ -45,7 +45,8 @@ impl Pending {
 
 struct Player<'a> {
     dev: &'a DeviceRef,
-    g: &'a Geometry,
+    /// Grows with the volume.
+    g: Geometry,
     cancelled: HashMap<(u64, u32), u32>,
     /// Blocks that transactions of one log position touched. Several of them may change a block, and a block is skipped
     /// that bears a position as late as theirs: so it gets its stamp only when they are all in.
@@ -87,11 +88,14 @@ impl Player<'_> {
     fn flush(&mut self) -> Result<()> {
         let mut all: Vec<_> = self.blocks.drain().filter(|b| b.1.changed).collect();
         all.sort_by_key(|b| b.0);
-        for (_, b) in &mut all {
+        for ((at, _), b) in &mut all {
             // A directory block in several pieces comes piece by piece, with the checksum of the whole.
-            let whole = |k: &Kind| *k != Kind::Inode && k.block_bytes(self.g).is_none_or(|n| n == b.bytes.len());
+            let whole = |k: &Kind| *k != Kind::Inode && k.block_bytes(&self.g).is_none_or(|n| n == b.bytes.len());
             if let Some(k) = Kind::sniff(&b.bytes).filter(whole) {
                 k.stamp(&mut b.bytes, b.stamp.then_some(self.at));
+            }
+            if *at == 0 {
+                self.g = Geometry::parse(&b.bytes)?.0;
             }
         }
         let reqs: Vec<WriteRequest<'_>> = all.iter().map(|((at, _), b)| WriteRequest { offset: at * 512, data: &b.bytes }).collect();
@@ -338,7 +342,7 @@ impl Replay for Player<'_> {
 /// # Errors
 /// The device's; the log is corrupt, or holds what is not supported.
 pub(super) fn run(dev: &DeviceRef, geo: &LogGeometry, state: &LogState, g: &Geometry) -> Result<Pending> {
-    let mut p = Player { dev, g, cancelled: HashMap::new(), blocks: HashMap::new(), at: Lsn(0), pending: Pending::default() };
+    let mut p = Player { dev, g: g.clone(), cancelled: HashMap::new(), blocks: HashMap::new(), at: Lsn(0), pending: Pending::default() };
     replay(dev.as_ref(), geo, state, &mut p)?;
     p.flush()?;
     dev.flush().map_err(JournalError::Io)?;

@@ -63,14 +63,23 @@ pub(super) fn label(vol: &Volume) -> Result<Vec<u8>> {
 
 fn change(vol: &Arc<Volume>, f: impl FnOnce(&mut Superblock)) -> Result<()> {
     let mut tp = Trans::new_must_succeed(vol, vol.res.sb, 0)?;
-    let b: Buf = tp.read_buf(DiskAddr(0), vol.geo.bb_per_sector(), Kind::Superblock)?;
+    change_in(&mut tp, f)?;
+    tp.commit().map(|_| ())
+}
+
+/// Changes the superblock in a transaction.
+///
+/// # Errors
+/// The device's.
+pub(super) fn change_in(tp: &mut Trans, f: impl FnOnce(&mut Superblock)) -> Result<()> {
+    let b: Buf = tp.read_buf(DiskAddr(0), tp.vol.geo.bb_per_sector(), Kind::Superblock)?;
     let bytes = b.data().clone();
     if let Ok((mut sb, _)) = Superblock::read_from_prefix(&bytes) {
         f(&mut sb);
         b.data_mut()[..size_of::<Superblock>()].copy_from_slice(sb.as_bytes());
         tp.log(&b, 0, size_of::<Superblock>());
     }
-    tp.commit().map(|_| ())
+    Ok(())
 }
 
 /// Sets what a kernel sets on its first write: attributes are used, and quota is not counted while we write.
