@@ -201,6 +201,7 @@ impl BufferCache {
             done += n;
         }
         self.reads.fetch_add(1, Ordering::Relaxed);
+        kind.adopt(&mut bytes, g);
         kind.verify(&bytes, b.daddr(), g, true).map_err(BufferError::Corrupt)?;
         let known = if kind == Kind::DaAny { Kind::sniff(&bytes).unwrap_or(kind) } else { kind };
         b.set_kind(known);

@@ -74,14 +74,13 @@ pub fn check(dev: &dyn Device) -> Result<Report, CheckError> {
     let (g, sb) = match Geometry::parse(&head) {
         Ok(x) => x,
         Err(c) => {
-            let version = uxfs_format::bytes::get16(&head, 100) & 0xf;
-            if uxfs_format::bytes::get32(&head, 0) == uxfs_format::superblock::SB_MAGIC && version == 4 {
-                return Err(CheckError::Unsupported("version 4".into()));
-            }
             report.add("superblock", "superblock", Some(0), c.what);
             return Ok(report);
         }
     };
+    if !g.v5() {
+        return Err(CheckError::Unsupported("version 4".into()));
+    }
     if g.incompat & !KNOWN != 0 {
         return Err(CheckError::Unsupported(feature_names(g.incompat & !KNOWN, INCOMPAT_NAMES)));
     }

@@ -442,3 +442,25 @@ fn volumes_grow_here_as_with_the_kernel() {
         assert!(o.status.success(), "{}", text(&o));
     }
 }
+
+#[test]
+fn volumes_with_a_metadata_directory_are_read_only() {
+    let p = Place::new("metadir");
+    p.image("v.img", 400 << 20);
+    must(&newest("mkfs.xfs"), &["-q", "-m", "metadir=1", &p.path("v.img")]);
+    let k = p.kernel("v.img", "loop");
+    std::fs::create_dir(k.at.join("dir")).unwrap();
+    for i in 0..500 {
+        std::fs::write(k.at.join(format!("dir/file {i}")), vec![i as u8; i * 20]).unwrap();
+    }
+    // Dirty, it is recovered in memory only.
+    must("xfs_io", &["-x", "-c", "shutdown -f", k.at.to_str().unwrap()]);
+    drop(k);
+    p.copy("v.img", "w.img");
+    p.uxfs(&["cp", "-r", "v.img:/dir", "out"]);
+    must("cmp", &[&p.path("v.img"), &p.path("w.img")]);
+    let k = p.kernel("w.img", "loop");
+    same_tree(&p.dir.join("out"), &k.at.join("dir"));
+    let o = p.try_uxfs(&["touch", "v.img:/x"]);
+    assert!(!o.status.success() && text(&o).contains("metadir; they can be opened read-only"), "{}", text(&o));
+}

@@ -23,6 +23,8 @@ pub mod flag {
 pub const REMOTE_MAGIC: u32 = 0x5841_524d;
 /// Bytes of a leaf's header; entries follow.
 pub const LEAF_HEADER: usize = 80;
+/// The same in version 4.
+const OLD_LEAF_HEADER: usize = 32;
 /// Longest value.
 pub const MAX_VALUE: usize = 65536;
 /// Longest name.
@@ -142,9 +144,13 @@ pub fn remote_blocks(len: usize, blocksize: usize) -> usize {
 pub fn entry_at(i: usize) -> usize {
     LEAF_HEADER + 8 * i
 }
+/// Bytes of a leaf's header; in version 4 it is shorter.
+fn leaf_header(b: &[u8]) -> usize {
+    if da::is_old(b) { OLD_LEAF_HEADER } else { LEAF_HEADER }
+}
 /// First byte in use by names and values.
 pub fn firstused(b: &[u8]) -> usize {
-    match get16(b, 60) {
+    match get16(b, da::shared(b) + 4) {
         0 => 65536,
         v => usize::from(v),
     }
@@ -152,19 +158,20 @@ pub fn firstused(b: &[u8]) -> usize {
 
 /// Entry `i` of a leaf; an error if it runs past the end.
 pub fn leaf_entry(b: &[u8], i: usize) -> Result<LeafEntry<'_>, &'static str> {
-    let at = entry_at(i);
+    let head = leaf_header(b);
+    let at = head + 8 * i;
     let (hash, nameidx, flags) = (get32(b, at), usize::from(get16(b, at + 4)), get8(b, at + 6));
     let err = Err("attribute runs past the end");
     if flags & flag::LOCAL != 0 {
         let (v, n) = (usize::from(get16(b, nameidx)), usize::from(get8(b, nameidx + 2)));
-        if n == 0 || nameidx < LEAF_HEADER || nameidx + 3 + n + v > b.len() {
+        if n == 0 || nameidx < head || nameidx + 3 + n + v > b.len() {
             return err;
         }
         let (name, value) = (slice(b, nameidx + 3, n), Value::Local(slice(b, nameidx + 3 + n, v)));
         Ok(LeafEntry { hash, nameidx, flags, name, value })
     } else {
         let (block, len, n) = (get32(b, nameidx), get32(b, nameidx + 4), usize::from(get8(b, nameidx + 8)));
-        if n == 0 || nameidx < LEAF_HEADER || nameidx + 9 + n > b.len() || len as usize > MAX_VALUE {
+        if n == 0 || nameidx < head || nameidx + 9 + n > b.len() || len as usize > MAX_VALUE {
             return err;
         }
         Ok(LeafEntry { hash, nameidx, flags, name: slice(b, nameidx + 9, n), value: Value::Remote { block, len } })
@@ -175,10 +182,10 @@ pub fn leaf_entry(b: &[u8], i: usize) -> Result<LeafEntry<'_>, &'static str> {
 pub fn check_leaf(b: &[u8]) -> Result<(), &'static str> {
     let n = da::count(b);
     let first = firstused(b);
-    if first > b.len() || entry_at(n) > first {
+    if first > b.len() || leaf_header(b) + 8 * n > first {
         return Err("attribute leaf's entries overlap its names");
     }
-    let free = (0..3).map(|i| (usize::from(get16(b, 64 + 4 * i)), usize::from(get16(b, 66 + 4 * i))));
+    let free = (0..3).map(|i| (usize::from(get16(b, da::shared(b) + 8 + 4 * i)), usize::from(get16(b, da::shared(b) + 10 + 4 * i))));
     if free.into_iter().any(|(base, size)| base % 4 != 0 || size % 4 != 0 || base + size > b.len()) {
         return Err("attribute leaf's free runs are out of range");
     }

@@ -80,6 +80,26 @@ impl TreeKind {
     }
 }
 
+/// Magic numbers of version 4, which has only these trees.
+const OLD: [(u32, TreeKind); 4] =
+    [(0x4142_5442, TreeKind::Bno), (0x4142_5443, TreeKind::Cnt), (0x4941_4254, TreeKind::Ino), (0x424d_4150, TreeKind::Bmap)];
+
+/// The tree of a block with a magic number of version 4.
+pub fn old_kind(b: &[u8]) -> Option<TreeKind> {
+    OLD.iter().find(|o| o.0 == get32(b, 0)).map(|o| o.1)
+}
+
+impl TreeKind {
+    /// The sizes of this tree's parts in a volume: headers of version 4 are shorter.
+    pub fn shape_in(self, g: &Geometry) -> Shape {
+        let s = self.shape();
+        match OLD.iter().find(|o| o.1 == self) {
+            Some((magic, _)) if !g.v5() => Shape { magic: *magic, header: if s.ptr == 4 { 16 } else { 24 }, ..s },
+            _ => s,
+        }
+    }
+}
+
 impl Shape {
     /// Most records a leaf, or keys a node, of `blocksize` bytes holds.
     pub fn max(&self, blocksize: u32, level: u16) -> usize {

@@ -15,14 +15,33 @@ pub const DIR_LEAFN_MAGIC: u16 = 0x3dff;
 pub const DA_HEADER: usize = 56;
 /// Bytes of a node's header; entries follow.
 pub const NODE_HEADER: usize = 64;
+/// The same in version 4.
+const OLD_DA_HEADER: usize = 12;
 /// Byte offset of the checksum.
 pub const DA_CRC: usize = 12;
 /// No tree is deeper.
 pub const MAX_DEPTH: usize = 5;
 
+/// Magic numbers of volumes of version 4, whose blocks have shorter headers, and those that stand for them here.
+const OLD: [(u16, u16); 4] = [(0xfebe, DA_NODE_MAGIC), (0xfbee, ATTR_LEAF_MAGIC), (0xd2f1, DIR_LEAF1_MAGIC), (0xd2ff, DIR_LEAFN_MAGIC)];
+
 /// Magic number of a block with the shared header.
 pub fn magic(b: &[u8]) -> u16 {
-    get16(b, 8)
+    let m = get16(b, 8);
+    OLD.iter().find(|o| o.0 == m).map_or(m, |o| o.1)
+}
+/// True for a block of a volume of version 4: what follows the links and the magic number lies further ahead.
+pub fn is_old(b: &[u8]) -> bool {
+    let m = get16(b, 8);
+    OLD.iter().any(|o| o.0 == m)
+}
+/// Bytes of the shared header.
+pub(crate) fn shared(b: &[u8]) -> usize {
+    if is_old(b) { OLD_DA_HEADER } else { DA_HEADER }
+}
+/// Bytes of the header of a node or a directory's leaf.
+fn header(b: &[u8]) -> usize {
+    if is_old(b) { OLD_DA_HEADER + 4 } else { NODE_HEADER }
 }
 /// Next block of the same level; 0 for none.
 pub fn forw(b: &[u8]) -> u32 {
@@ -42,27 +61,27 @@ pub fn set_back(b: &mut [u8], v: u32) {
 }
 /// Entries in a node, leaf1, leafn or attribute leaf: all keep the count in the same place.
 pub fn count(b: &[u8]) -> usize {
-    usize::from(get16(b, 56))
+    usize::from(get16(b, shared(b)))
 }
 /// Sets the number of entries.
 pub fn set_count(b: &mut [u8], n: usize) {
-    put16(b, 56, n as u16);
+    put16(b, shared(b), n as u16);
 }
 /// Level of a node, from 1; stale entries of a directory leaf lie in the same place.
 pub fn node_level(b: &[u8]) -> u16 {
-    get16(b, 58)
+    get16(b, shared(b) + 2)
 }
 /// Sets the level of a node.
 pub fn set_node_level(b: &mut [u8], v: u16) {
-    put16(b, 58, v);
+    put16(b, shared(b) + 2, v);
 }
 /// Hash of entry `i` of a node or directory leaf.
 pub fn entry_hash(b: &[u8], i: usize) -> u32 {
-    get32(b, NODE_HEADER + 8 * i)
+    get32(b, header(b) + 8 * i)
 }
 /// Child block of entry `i` of a node, or address of entry `i` of a directory leaf.
 pub fn entry_value(b: &[u8], i: usize) -> u32 {
-    get32(b, NODE_HEADER + 8 * i + 4)
+    get32(b, header(b) + 8 * i + 4)
 }
 /// Sets entry `i`.
 pub fn set_entry(b: &mut [u8], i: usize, hash: u32, value: u32) {
@@ -72,6 +91,10 @@ pub fn set_entry(b: &mut [u8], i: usize, hash: u32, value: u32) {
 /// Most entries of a node of `size` bytes.
 pub fn node_max(size: usize) -> usize {
     (size - NODE_HEADER) / 8
+}
+/// Most entries of this very node.
+pub fn node_max_of(b: &[u8]) -> usize {
+    (b.len() - header(b)) / 8
 }
 /// Writes a fresh header of `magic`, everything else zero.
 pub fn init(b: &mut [u8], magic: u16, daddr: DiskAddr, owner: Ino, g: &Geometry) {

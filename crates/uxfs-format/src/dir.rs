@@ -42,6 +42,74 @@ pub mod ftype {
     }
 }
 
+/// Magic numbers of version 4: block form, data, free index; without file types the first two are told apart in memory only.
+mod old {
+    pub const BLOCK: u32 = 0x5844_3242;
+    pub const DATA: u32 = 0x5844_3244;
+    pub const FREE: u32 = 0x5844_3246;
+    pub const BLOCK_UNTYPED: u32 = 0x5844_3262;
+    pub const DATA_UNTYPED: u32 = 0x5844_3264;
+    pub const HEADER: usize = 16;
+}
+
+/// Magic number of a data or free block; those of version 4 become those that stand for them here.
+pub fn magic(b: &[u8]) -> u32 {
+    match get32(b, 0) {
+        old::BLOCK | old::BLOCK_UNTYPED => BLOCK_MAGIC,
+        old::DATA | old::DATA_UNTYPED => DATA_MAGIC,
+        old::FREE => FREE_MAGIC,
+        m => m,
+    }
+}
+
+/// True for a block of a volume of version 4.
+pub fn is_old(b: &[u8]) -> bool {
+    get32(b, 0) != magic(b)
+}
+
+/// Bytes of a data block's header.
+fn header(b: &[u8]) -> usize {
+    if is_old(b) { old::HEADER } else { DATA_HEADER }
+}
+
+/// Bytes of the entry of a block with a name of `n` bytes.
+fn size_in(b: &[u8], n: usize) -> usize {
+    let untyped = matches!(get32(b, 0), old::BLOCK_UNTYPED | old::DATA_UNTYPED);
+    (if untyped { 11 + n } else { 12 + n }).next_multiple_of(8)
+}
+
+/// Marks a block whose entries bear no file types, as it comes into memory.
+pub fn mark_untyped(b: &mut [u8]) {
+    match get32(b, 0) {
+        old::BLOCK => put32(b, 0, old::BLOCK_UNTYPED),
+        old::DATA => put32(b, 0, old::DATA_UNTYPED),
+        _ => {}
+    }
+}
+
+/// A short form whose entries bear no file types, with a type of none for each.
+///
+/// # Errors
+/// An entry runs past the end.
+pub fn with_types(fork: &[u8]) -> Result<Vec<u8>, &'static str> {
+    let form = ShortForm(fork);
+    let isz = form.ino_size();
+    let mut out = slice(fork, 0, 2 + isz).to_vec();
+    let mut at = 2 + isz;
+    for _ in 0..form.count() {
+        let n = usize::from(get8(fork, at));
+        let end = at + 3 + n + isz;
+        if n == 0 || end > fork.len() {
+            return Err("short form entry runs past the end");
+        }
+        out.extend_from_slice(&fork[at..at + 3 + n]);
+        out.push(0);
+        out.extend_from_slice(&fork[at + 3 + n..end]);
+        at = end;
+    }
+    Ok(out)
+}
+
 /// Bytes of a data entry with a name of `n` bytes.
 pub fn entry_size(n: usize) -> usize {
     (12 + n).next_multiple_of(8)
@@ -126,6 +194,8 @@ pub struct DataEntry<'a> {
     pub name: &'a [u8],
     /// See [`ftype`].
     pub ftype: u8,
+    /// Bytes of the entry.
+    pub size: usize,
 }
 
 /// What lies at an offset of a data block.
@@ -146,7 +216,7 @@ impl Item<'_> {
     /// First byte behind.
     pub fn end(&self) -> usize {
         match self {
-            Item::Entry(e) => e.at + entry_size(e.name.len()),
+            Item::Entry(e) => e.at + e.size,
             Item::Unused { at, len } => at + len,
         }
     }
@@ -154,7 +224,7 @@ impl Item<'_> {
 
 /// End of a data block's entries: in block form the leaf array follows.
 pub fn data_end(b: &[u8]) -> usize {
-    if get32(b, 0) == BLOCK_MAGIC {
+    if magic(b) == BLOCK_MAGIC {
         let count = get32(b, b.len() - 8) as usize;
         (b.len() - 8).saturating_sub(count.saturating_mul(8))
     } else {
@@ -165,20 +235,23 @@ pub fn data_end(b: &[u8]) -> usize {
 /// The entry at offset `at`, if a sound one fits there before `end`.
 pub fn data_entry(b: &[u8], at: usize, end: usize) -> Option<DataEntry<'_>> {
     let n = usize::from(get8(b, at + 8));
-    let fits = at >= DATA_HEADER && at.is_multiple_of(8) && n > 0 && at + entry_size(n) <= end;
-    let tag = get16(b, at + entry_size(n) - 2);
+    let size = size_in(b, n);
+    let fits = at >= header(b) && at.is_multiple_of(8) && n > 0 && at + size <= end;
+    let tag = get16(b, at + size - 2);
+    let typed = size_in(b, 5) > 16;
     (fits && usize::from(tag) == at).then(|| DataEntry {
         at,
         ino: Ino(get64(b, at)),
         name: slice(b, at + 9, n),
-        ftype: get8(b, at + 9 + n),
+        ftype: if typed { get8(b, at + 9 + n) } else { 0 },
+        size,
     })
 }
 
 /// Walks entries and unused runs of a data block; an item that does not fit ends the walk with an error.
 pub fn data_items(b: &[u8]) -> impl Iterator<Item = Result<Item<'_>, &'static str>> {
     let end = data_end(b);
-    let mut at = DATA_HEADER;
+    let mut at = header(b);
     std::iter::from_fn(move || {
         if at >= end {
             return None;
@@ -206,9 +279,9 @@ pub fn data_items(b: &[u8]) -> impl Iterator<Item = Result<Item<'_>, &'static st
 
 /// Checks a data block: items, coalescing, and the three longest free runs.
 pub fn check_data(b: &[u8]) -> Result<(), &'static str> {
-    if get32(b, 0) == BLOCK_MAGIC {
+    if magic(b) == BLOCK_MAGIC {
         let (count, stale) = (get32(b, b.len() - 8) as usize, get32(b, b.len() - 4) as usize);
-        if count.saturating_mul(8) > b.len() - 8 - DATA_HEADER || stale > count {
+        if count.saturating_mul(8) > b.len() - 8 - header(b) || stale > count {
             return Err("leaf count is larger than the block");
         }
     }
@@ -248,7 +321,8 @@ pub fn check_data(b: &[u8]) -> Result<(), &'static str> {
 
 /// Entry `i` of the longest free runs: (offset, bytes).
 pub fn bestfree(b: &[u8], i: usize) -> (usize, usize) {
-    (usize::from(get16(b, BESTFREE + 4 * i)), usize::from(get16(b, BESTFREE + 4 * i + 2)))
+    let at = if is_old(b) { 4 } else { BESTFREE } + 4 * i;
+    (usize::from(get16(b, at)), usize::from(get16(b, at + 2)))
 }
 
 /// Recomputes the three longest free runs of a data block.

@@ -1,6 +1,6 @@
 //! What the superblock says about sizes, as plain numbers, and the conversions between units.
 
-use crate::superblock::{self, Superblock, incompat, ro_compat, version};
+use crate::superblock::{self, Superblock, features2, incompat, ro_compat, version};
 use crate::verify::Corruption;
 use crate::*;
 use zerocopy::FromBytes;
@@ -79,14 +79,17 @@ impl Geometry {
             return Err(bad("magic number is not XFSB: this is no XFS volume"));
         }
         let ver = sb.versionnum.get();
-        if ver & 0xf != 5 {
-            return Err(bad("version is not 5"));
-        }
+        let v5 = match ver & 0xf {
+            5 => true,
+            4 if ver & version::DIRV2 != 0 => false,
+            _ => return Err(bad("version is neither 5 nor 4 with directories of the second form")),
+        };
         let sectsize = u32::from(sb.sectsize.get());
         if !(512..=32768).contains(&sectsize) || !sectsize.is_power_of_two() || 1 << sb.sectlog.min(31) != sectsize {
             return Err(bad("sector size is out of range"));
         }
         if let Some(full) = sector.get(..sectsize as usize)
+            && v5
             && !crc::verify(full, superblock::SB_CRC)
         {
             return Err(bad("checksum does not match"));
@@ -95,6 +98,12 @@ impl Geometry {
         if sb.blocklog > 16 || sb.agblklog > 31 || sb.inopblog > 16 || sb.dirblklog > 16 {
             return Err(bad("a logarithm is out of range"));
         }
+        // Version 4 has one feature that counts here, in another word.
+        let typed = ver & version::MOREBITS != 0 && sb.features2.get() & features2::FTYPE != 0;
+        let (ro_compat, incompat) = match v5 {
+            true => (sb.features_ro_compat.get(), sb.features_incompat.get()),
+            false => (0, if typed { incompat::FTYPE } else { 0 }),
+        };
         let g = Geometry {
             blocksize: sb.blocksize.get(),
             blocklog: sb.blocklog,
@@ -115,10 +124,10 @@ impl Geometry {
             logsunit: sb.logsunit.get(),
             rootino: Ino(sb.rootino.get()),
             uuid: sb.uuid,
-            meta_uuid: if sb.features_incompat.get() & incompat::META_UUID != 0 { sb.meta_uuid } else { sb.uuid },
+            meta_uuid: if incompat & incompat::META_UUID != 0 { sb.meta_uuid } else { sb.uuid },
             versionnum: ver,
-            ro_compat: sb.features_ro_compat.get(),
-            incompat: sb.features_incompat.get(),
+            ro_compat,
+            incompat,
             imax_pct: sb.imax_pct,
             unit: sb.unit.get(),
             width: sb.width.get(),
@@ -131,10 +140,16 @@ impl Geometry {
     fn validate(&self, sb: &Superblock) -> Result<(), Corruption> {
         let log2 = |v: u32, l: u8| v.is_power_of_two() && v.trailing_zeros() == u32::from(l);
         let checks: &[(bool, &'static str)] = &[
-            ((1024..=65536).contains(&self.blocksize) && log2(self.blocksize, self.blocklog), "block size is out of range"),
+            (
+                (if self.v5() { 1024 } else { 512 }..=65536).contains(&self.blocksize) && log2(self.blocksize, self.blocklog),
+                "block size is out of range",
+            ),
             (self.sectsize <= self.blocksize, "sector is larger than a block"),
             (self.dirblklog.saturating_add(self.blocklog) <= 16, "directory block is larger than 64 KiB"),
-            ([512, 1024, 2048].contains(&self.inodesize) && log2(self.inodesize, sb.inodelog), "inode size is out of range"),
+            (
+                ([512, 1024, 2048].contains(&self.inodesize) || self.inodesize == 256 && !self.v5()) && log2(self.inodesize, sb.inodelog),
+                "inode size is out of range",
+            ),
             (self.inodesize <= self.blocksize && self.inopblock == self.blocksize / self.inodesize.max(1), "inodes a block is wrong"),
             (log2(self.inopblock, self.inopblog), "log2 of inodes a block is wrong"),
             (self.agblocks >= 64 && u64::from(self.agblocks) << self.blocklog.min(16) <= 1 << 40, "group size is out of range"),
@@ -174,6 +189,18 @@ impl Geometry {
         }
     }
 
+    /// True for version 5; version 4 has no checksums, and other headers.
+    pub fn v5(&self) -> bool {
+        self.versionnum & 0xf == 5
+    }
+    /// True if directory entries bear file types.
+    pub fn ftype(&self) -> bool {
+        self.has(incompat::FTYPE)
+    }
+    /// Bytes of an inode's core.
+    pub fn core_size(&self) -> usize {
+        if self.v5() { inode::CORE_SIZE } else { inode::OLD_CORE_SIZE }
+    }
     /// True if the read-only-compatible feature `bit` is on.
     pub fn has_ro(&self, bit: u32) -> bool {
         self.ro_compat & bit != 0
@@ -279,7 +306,8 @@ impl Geometry {
     }
     /// Blocks an inode cluster, the unit of inode I/O: 16 KiB for 512-byte inodes, at least a block.
     pub fn cluster_blocks(&self) -> u32 {
-        ((8192 * (self.inodesize / 256)) >> self.blocklog).max(1)
+        // Chunks of version 4 need not be aligned, so there is no larger piece than a block to read.
+        if self.v5() { ((8192 * (self.inodesize / 256)) >> self.blocklog).max(1) } else { 1 }
     }
     /// Blocks a whole chunk of 64 inodes, at least one.
     pub fn chunk_blocks(&self) -> u32 {
@@ -291,7 +319,7 @@ impl Geometry {
     }
     /// Bytes of an inode behind its core.
     pub fn literal_area(&self) -> usize {
-        self.inodesize as usize - inode::CORE_SIZE
+        self.inodesize as usize - self.core_size()
     }
     /// Log size in basic blocks.
     pub fn log_bbs(&self) -> u32 {

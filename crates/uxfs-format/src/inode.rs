@@ -8,6 +8,8 @@ use crate::*;
 pub const INODE_MAGIC: u16 = 0x494e;
 /// Bytes of the core; the forks follow.
 pub const CORE_SIZE: usize = 176;
+/// The same in version 4.
+pub const OLD_CORE_SIZE: usize = 100;
 /// Byte offset of the checksum.
 pub const INODE_CRC: usize = 100;
 /// Byte offset of `di_next_unlinked`.
@@ -195,21 +197,24 @@ pub struct Core {
 impl Core {
     /// Reads a core that [`check`] found sound.
     pub fn decode(b: &[u8]) -> Core {
-        let flags2 = get64(b, 120);
+        // Inodes of versions 1 and 2 end before these.
+        let (v1, v3) = (get8(b, 4) == 1, get8(b, 4) == 3);
+        let late = |at: usize| if v3 { get64(b, at) } else { 0 };
+        let flags2 = late(120);
         let (big, large) = (flags2 & flag2::BIGTIME != 0, flags2 & flag2::NREXT64 != 0);
         let time = |at| Timestamp::decode(get64(b, at), big);
         Core {
             mode: get16(b, 2),
             format: Format::from_u8(get8(b, 5)).unwrap_or_default(),
-            metatype: get16(b, 6),
+            metatype: if v3 { get16(b, 6) } else { 0 },
             uid: get32(b, 8),
             gid: get32(b, 12),
-            nlink: get32(b, 16),
-            projid: u32::from(get16(b, 20)) | u32::from(get16(b, 22)) << 16,
+            nlink: if v1 { u32::from(get16(b, 6)) } else { get32(b, 16) },
+            projid: if v1 { 0 } else { u32::from(get16(b, 20)) | u32::from(get16(b, 22)) << 16 },
             atime: time(32),
             mtime: time(40),
             ctime: time(48),
-            crtime: time(144),
+            crtime: if v3 { time(144) } else { time(48) },
             size: get64(b, 56),
             nblocks: get64(b, 64),
             extsize: get32(b, 72),
@@ -220,11 +225,11 @@ impl Core {
             flags: get16(b, 90),
             generation: get32(b, 92),
             next_unlinked: get32(b, NEXT_UNLINKED),
-            changecount: get64(b, 104),
-            lsn: Lsn(get64(b, INODE_LSN)),
+            changecount: late(104),
+            lsn: Lsn(late(INODE_LSN)),
             flags2,
-            cowextsize: get32(b, 128),
-            ino: Ino(get64(b, 152)),
+            cowextsize: (late(128) >> 32) as u32,
+            ino: Ino(late(152)),
         }
     }
 
@@ -340,16 +345,16 @@ pub fn check(b: &[u8], ino: Option<Ino>, g: &Geometry) -> Result<(), &'static st
     if get16(b, 0) != INODE_MAGIC {
         return Err("magic number is not IN");
     }
-    if get8(b, 4) != 3 {
-        return Err("version is not 3");
+    if if g.v5() { get8(b, 4) != 3 } else { !matches!(get8(b, 4), 1 | 2) } {
+        return Err("version is not that of the volume");
     }
-    if ino.is_some_and(|i| i.0 != get64(b, 152)) {
+    if g.v5() && ino.is_some_and(|i| i.0 != get64(b, 152)) {
         return Err("bears another inode's number");
     }
-    if slice(b, 160, 16) != g.meta_uuid {
+    if g.v5() && slice(b, 160, 16) != g.meta_uuid {
         return Err("bears another volume's UUID");
     }
-    if get32(b, NEXT_UNLINKED) == 0 {
+    if g.v5() && get32(b, NEXT_UNLINKED) == 0 {
         return Err("next unlinked inode is 0");
     }
     let m = get16(b, 2);
@@ -359,14 +364,14 @@ pub fn check(b: &[u8], ino: Option<Ino>, g: &Geometry) -> Result<(), &'static st
     let (Some(format), Some(aformat)) = (Format::from_u8(get8(b, 5)), Format::from_u8(get8(b, 83))) else {
         return Err("fork format is unknown");
     };
-    let flags2 = get64(b, 120);
+    let c = Core::decode(b);
+    let flags2 = c.flags2;
     if flags2 & flag2::BIGTIME != 0 && !g.has(incompat::BIGTIME) {
         return Err("bigtime without the feature");
     }
     if flags2 & flag2::NREXT64 != 0 && !g.has(incompat::NREXT64) {
         return Err("nrext64 without the feature");
     }
-    let c = Core::decode(b);
     let dsize = c.data_fork_size(g);
     if usize::from(c.forkoff) * 8 >= g.literal_area() {
         return Err("attribute fork begins past the end");

@@ -144,6 +144,18 @@ pub mod version {
     pub const BORG: u16 = 0x4000;
     /// What mkfs.xfs writes without stripe and with 512-byte sectors.
     pub const V5_BASE: u16 = 0xb4a5;
+    /// The log is of the second form.
+    pub const LOGV2: u16 = 0x400;
+    /// Directories of the second form: all that are left.
+    pub const DIRV2: u16 = 0x2000;
+    /// `features2` counts.
+    pub const MOREBITS: u16 = 0x8000;
+}
+
+/// Bits of `features2`, for volumes of version 4.
+pub mod features2 {
+    /// Directory entries bear file types.
+    pub const FTYPE: u32 = 0x200;
 }
 
 /// Bits of `features_ro_compat`.

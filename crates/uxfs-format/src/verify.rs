@@ -111,16 +111,17 @@ impl Kind {
             RMAPBT_MAGIC => Kind::Btree(TreeKind::Rmap),
             REFCOUNTBT_MAGIC => Kind::Btree(TreeKind::Refcount),
             BMBT_MAGIC => Kind::Btree(TreeKind::Bmap),
-            dir::BLOCK_MAGIC => Kind::DirBlock,
-            dir::DATA_MAGIC => Kind::DirData,
-            dir::FREE_MAGIC => Kind::DirFree,
             symlink::SYMLINK_MAGIC => Kind::Symlink,
             attr::REMOTE_MAGIC => Kind::AttrRemote,
-            _ => match da::magic(b) {
-                da::DA_NODE_MAGIC => Kind::DaNode,
-                da::ATTR_LEAF_MAGIC => Kind::AttrLeaf,
-                da::DIR_LEAF1_MAGIC => Kind::DirLeaf1,
-                da::DIR_LEAFN_MAGIC => Kind::DirLeafN,
+            _ => match (dir::magic(b), da::magic(b)) {
+                _ if old_kind(b).is_some() => Kind::Btree(old_kind(b)?),
+                (dir::BLOCK_MAGIC, _) => Kind::DirBlock,
+                (dir::DATA_MAGIC, _) => Kind::DirData,
+                (dir::FREE_MAGIC, _) => Kind::DirFree,
+                (_, da::DA_NODE_MAGIC) => Kind::DaNode,
+                (_, da::ATTR_LEAF_MAGIC) => Kind::AttrLeaf,
+                (_, da::DIR_LEAF1_MAGIC) => Kind::DirLeaf1,
+                (_, da::DIR_LEAFN_MAGIC) => Kind::DirLeafN,
                 _ if get16(b, 0) == inode::INODE_MAGIC => Kind::Inode,
                 _ => return None,
             },
@@ -212,15 +213,13 @@ impl Kind {
         if found != Some(self) {
             return Err("has the wrong magic number");
         }
-        let f = self.fields();
-        if with_crc && !crc::verify(b, f.crc) {
-            return Err("has a wrong checksum");
-        }
-        if !self.uuid_matches(b, g) {
-            return Err("bears another volume's UUID");
-        }
-        if f.blkno.is_some_and(|o| get64(b, o) != at.0) {
-            return Err("bears another block's address");
+        let shared = matches!(self, Kind::DirLeaf1 | Kind::DirLeafN | Kind::DaNode | Kind::AttrLeaf);
+        let old = btree::old_kind(b).is_some() || dir::is_old(b) || shared && da::is_old(b);
+        if g.v5() {
+            if old {
+                return Err("is of version 4 in a volume of version 5");
+            }
+            self.verify_own_fields(b, at, g, with_crc)?;
         }
         match self {
             Kind::Superblock => Ok(()),
@@ -242,7 +241,7 @@ impl Kind {
                 verify_hashes(b)
             }
             Kind::DirLeafN | Kind::DaNode => {
-                if da::count(b) > da::node_max(b.len()) {
+                if da::count(b) > da::node_max_of(b) {
                     return Err("has too many entries");
                 }
                 if self == Kind::DaNode && !(1..=da::MAX_DEPTH as u16).contains(&da::node_level(b)) {
@@ -256,6 +255,30 @@ impl Kind {
                 if bytes == 0 || bytes > b.len() - symlink::REMOTE_HEADER { Err("has a length out of range") } else { Ok(()) }
             }
             Kind::Inode | Kind::DaAny => Ok(()),
+        }
+    }
+}
+
+impl Kind {
+    /// What a block of version 5 says of itself: checksum, volume, address.
+    fn verify_own_fields(self, b: &[u8], at: DiskAddr, g: &Geometry, with_crc: bool) -> Result<(), &'static str> {
+        let f = self.fields();
+        if with_crc && !crc::verify(b, f.crc) {
+            return Err("has a wrong checksum");
+        }
+        if !self.uuid_matches(b, g) {
+            return Err("bears another volume's UUID");
+        }
+        if f.blkno.is_some_and(|o| get64(b, o) != at.0) {
+            return Err("bears another block's address");
+        }
+        Ok(())
+    }
+
+    /// Prepares a block that comes into memory: one of version 4 without file types says so from then on.
+    pub fn adopt(self, b: &mut [u8], g: &Geometry) {
+        if !g.ftype() && matches!(self, Kind::DirBlock | Kind::DirData) {
+            dir::mark_untyped(b);
         }
     }
 }
@@ -332,7 +355,7 @@ fn verify_agfl(b: &[u8], at: DiskAddr, g: &Geometry) -> Result<(), &'static str>
 }
 
 fn verify_btree(t: TreeKind, b: &[u8], g: &Geometry) -> Result<(), &'static str> {
-    let s = t.shape();
+    let s = t.shape_in(g);
     let (level, n) = (btree::level(b), btree::numrecs(b));
     if level as usize >= btree::MAX_LEVELS {
         return Err("has a level out of range");
@@ -355,8 +378,12 @@ fn verify_cluster(b: &[u8], at: DiskAddr, g: &Geometry, with_crc: bool) -> Resul
     let fsb = g.daddr_fsb(at);
     let first = g.ino(g.fsb_agno(fsb), g.agbno_agino(g.fsb_agbno(fsb))).0;
     for (i, d) in b.chunks_exact(g.inodesize as usize).enumerate() {
-        if get16(d, 0) != inode::INODE_MAGIC || get8(d, 4) != 3 {
+        let version = get8(d, 4);
+        if get16(d, 0) != inode::INODE_MAGIC || if g.v5() { version != 3 } else { !matches!(version, 1 | 2) } {
             return Err("holds an inode with a wrong magic number or version");
+        }
+        if !g.v5() {
+            continue;
         }
         if get64(d, 152) != first + i as u64 {
             return Err("holds an inode with another's number");

@@ -3,7 +3,7 @@
 use crate::features::Features;
 use uxfs_format::btree::TreeKind;
 use uxfs_format::reservation::min_log_blocks;
-use uxfs_format::superblock::{SB_MAGIC, Superblock, incompat, ro_compat, version};
+use uxfs_format::superblock::{SB_MAGIC, Superblock, features2, incompat, ro_compat, version};
 use uxfs_format::{FsBlock, Geometry, Ino};
 use zerocopy::FromZeros;
 
@@ -389,10 +389,17 @@ pub fn print_geometry(name: &str, sb: &Superblock) -> String {
     let lsect = if sb.versionnum.get() & version::SECTOR != 0 { sb.logsectsize.get() } else { 512 };
     let lsunit = if sb.logsunit.get() > 1 { sb.logsunit.get() / sb.blocksize.get().max(1) } else { 0 };
     let bs = sb.blocksize.get();
+    let ver = sb.versionnum.get();
+    let v5 = u32::from(ver & 0xf == 5);
+    // Version 4 has its features in another word.
+    let more = if ver & version::MOREBITS != 0 { sb.features2.get() } else { 0 };
+    let (ro, inc) = if v5 == 1 { (ro, inc) } else { (0, 0) };
+    let attr = if on(more, 8) == 1 { 2 } else { 1 };
+    let log_version = if ver & version::LOGV2 != 0 { 2 } else { 1 };
     let lines = [
         format!("meta-data={name:<22} isize={:<6} agcount={}, agsize={} blks", sb.inodesize.get(), sb.agcount.get(), sb.agblocks.get()),
-        format!("         ={:<22} sectsz={:<5} attr=2, projid32bit=1", "", sb.sectsize.get()),
-        format!("         ={:<22} crc=1        finobt={}, sparse={}, rmapbt={}", "", on(ro, 1), on(inc, 2), on(ro, 2)),
+        format!("         ={:<22} sectsz={:<5} attr={}, projid32bit={}", "", sb.sectsize.get(), attr, on(more, 0x80)),
+        format!("         ={:<22} crc={:<9}finobt={}, sparse={}, rmapbt={}", "", v5, on(ro, 1), on(inc, 2), on(ro, 2)),
         format!("         ={:<22} reflink={}    bigtime={} inobtcount={} nrext64={}", "", on(ro, 4), on(inc, 8), on(ro, 8), on(inc, 0x20)),
         format!("         ={:<22} exchange={}   metadir={}", "", on(inc, 0x40), on(inc, 0x100)),
         format!("data     ={:<22} bsize={:<6} blocks={}, imaxpct={}", "", bs, sb.dblocks.get(), sb.imax_pct),
@@ -402,11 +409,11 @@ pub fn print_geometry(name: &str, sb: &Superblock) -> String {
             "version 2",
             bs << sb.dirblklog,
             u32::from(sb.versionnum.get() & version::BORG != 0),
-            on(inc, 1),
+            if v5 == 1 { on(inc, 1) } else { on(more, features2::FTYPE) },
             on(inc, 0x80)
         ),
-        format!("log      ={log:<22} bsize={:<6} blocks={}, version=2", bs, sb.logblocks.get()),
-        format!("         ={:<22} sectsz={:<5} sunit={} blks, lazy-count=1", "", lsect, lsunit),
+        format!("log      ={log:<22} bsize={:<6} blocks={}, version={}", bs, sb.logblocks.get(), log_version),
+        format!("         ={:<22} sectsz={:<5} sunit={} blks, lazy-count={}", "", lsect, lsunit, on(more, 2)),
         format!(
             "realtime ={:<22} extsz={:<6} blocks={}, rtextents={}",
             "none",

@@ -8,6 +8,8 @@ pub mod parent;
 mod remote;
 mod shortform;
 
+pub use remote::read_plain;
+
 use crate::da::{DaFork, Reader};
 use crate::error::{Error, Result};
 use crate::inode::{Fork, Inode, Which};

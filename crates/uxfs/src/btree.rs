@@ -86,7 +86,7 @@ pub struct Cursor<'a, T: Tree> {
 impl<'a, T: Tree> Cursor<'a, T> {
     /// A cursor that stands nowhere.
     pub fn new(tp: &'a mut Trans, tree: T) -> Self {
-        let shape = tree.kind().shape();
+        let shape = tree.kind().shape_in(&tp.vol.geo);
         Cursor { tp, tree, shape, path: Vec::new() }
     }
 

@@ -84,7 +84,7 @@ impl DaFork {
             let d = b.data();
             uxfs_format::bytes::get64(&d, if matches!(b.kind(), Kind::DirBlock | Kind::DirData | Kind::DirFree) { 40 } else { 48 })
         };
-        if owner != self.inode.ino.0 {
+        if owner != self.inode.ino.0 && self.inode.vol.geo.v5() {
             let c = Corruption { structure: b.kind().name(), place: b.daddr(), what: "belongs to another inode" };
             return Err(Error::Corrupt(c));
         }

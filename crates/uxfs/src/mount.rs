@@ -79,9 +79,10 @@ const READ: u32 = incompat::FTYPE
     | incompat::BIGTIME
     | incompat::NREXT64
     | incompat::EXCHRANGE
-    | incompat::PARENT;
+    | incompat::PARENT
+    | incompat::METADIR;
 /// Of those, the ones that can be written.
-const WRITE: u32 = READ;
+const WRITE: u32 = READ & !incompat::METADIR;
 /// Read-only-compatible features that can be written.
 const WRITE_RO: u32 = ro_compat::FINOBT | ro_compat::RMAPBT | ro_compat::REFLINK | ro_compat::INOBTCNT;
 
@@ -124,6 +125,9 @@ fn check_features(g: &Geometry, sb: &Superblock, read_only: bool) -> Result<()> 
     if read_only {
         return Ok(());
     }
+    if !g.v5() {
+        return Err(unsupported("writing volumes of version 4; they can be opened read-only"));
+    }
     let (inc, ro) = (g.incompat & !WRITE, g.ro_compat & !WRITE_RO);
     if inc != 0 || ro != 0 {
         let list = [names(inc, INCOMPAT_NAMES), names(ro, RO_COMPAT_NAMES)].join(" ");
@@ -135,9 +139,9 @@ fn check_features(g: &Geometry, sb: &Superblock, read_only: bool) -> Result<()> 
 fn read_superblock(dev: &DeviceRef) -> Result<(Geometry, Superblock)> {
     let mut head = vec![0; 32768.min(dev.size_bytes()) as usize];
     dev.read(0, &mut head)?;
-    // V4 and the rest have the same magic number; say which it is.
+    // All versions have the same magic number; say which it is.
     let ver = uxfs_format::bytes::get16(&head, 100) & 0xf;
-    if uxfs_format::bytes::get32(&head, 0) == uxfs_format::superblock::SB_MAGIC && ver != 5 {
+    if uxfs_format::bytes::get32(&head, 0) == uxfs_format::superblock::SB_MAGIC && !matches!(ver, 4 | 5) {
         return Err(unsupported(format!("volumes of version {ver}")));
     }
     let (g, sb) = Geometry::parse(&head)?;
@@ -176,6 +180,9 @@ impl Mount {
             dev.reserve(geo.start, geo.size())?;
         }
         let dirty = !state.clean;
+        if dirty && !g.v5() {
+            return Err(unsupported("recovering volumes of version 4; with norecovery they can be read as they are"));
+        }
         if dirty && sb.features_log_incompat.get() & !log_incompat::XATTRS != 0 {
             return Err(unsupported("recovering a log with unknown features"));
         }

@@ -299,9 +299,12 @@ impl Names {
         if core.format == Format::Local {
             return Ok(local);
         }
+        map::load(inode, Which::Data)?;
+        if !self.vol.geo.v5() {
+            return attr::read_plain(inode, Which::Data, 0, core.size as usize);
+        }
         let mut out = Vec::new();
         let mut src = Reader(&self.vol);
-        map::load(inode, Which::Data)?;
         let blocks = (core.size as usize).div_ceil(self.vol.geo.blocksize as usize - REMOTE_HEADER) as u32;
         for (at, bbs) in link_blocks(inode, blocks) {
             let b = src.block(&[(at, bbs)], Kind::Symlink)?;

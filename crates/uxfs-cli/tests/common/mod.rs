@@ -19,13 +19,19 @@ pub fn run(program: &str, args: &[&str]) -> Output {
         .args(args)
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .output()
-        .unwrap_or_else(|e| panic!("{program}: {e}; install it with: apt-get install xfsprogs fuse3 attr acl dbench stress-ng"))
+        .unwrap_or_else(|e| panic!("{program}: {e}; install it with: cargo xtask tools"))
 }
 
 pub fn must(program: &str, args: &[&str]) -> String {
     let o = run(program, args);
     assert!(o.status.success(), "{program} {args:?}: {}", text(&o));
     String::from_utf8_lossy(&o.stdout).into_owned()
+}
+
+/// A program of the newest xfsprogs, which stands beside the machine's own.
+pub fn newest(program: &str) -> String {
+    let cache = std::env::var("XDG_CACHE_HOME").unwrap_or_else(|_| std::env::var("HOME").unwrap() + "/.cache");
+    format!("{cache}/uxfs/xfsprogs/bin/{program}")
 }
 
 /// The program under test.
@@ -92,10 +98,7 @@ impl Place {
 
     /// The newest xfs_repair finds nothing: it knows features that the machine's own does not.
     pub fn newest_is_silent(&self, name: &str) {
-        let cache = std::env::var("XDG_CACHE_HOME").unwrap_or_else(|_| std::env::var("HOME").unwrap() + "/.cache");
-        let repair = cache + "/uxfs/xfsprogs/bin/xfs_repair";
-        let o = Command::new(&repair).args(["-n", "-o", "force_geometry", &self.path(name)]).output();
-        let o = o.unwrap_or_else(|e| panic!("{repair}: {e}; install it with: cargo xtask tools"));
+        let o = run(&newest("xfs_repair"), &["-n", "-o", "force_geometry", &self.path(name)]);
         assert_eq!(odd_lines(&text(&o)), Vec::<String>::new(), "{name}: the newest xfs_repair -n");
     }
 

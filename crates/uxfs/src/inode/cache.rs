@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use uxfs_format::bytes::get16;
-use uxfs_format::inode::{CORE_SIZE, Core, Format, INODE_CRC, check};
+use uxfs_format::dir::with_types;
+use uxfs_format::inode::{Core, Format, INODE_CRC, check, mode};
 use uxfs_format::{Ino, Kind, crc};
 
 const SHARDS: usize = 16;
@@ -100,7 +101,7 @@ impl Inodes {
         let buf = self.vol.bufs.read(&[(at, bbs)], Kind::Inode, g)?;
         let b = buf.data()[offset..offset + g.inodesize as usize].to_vec();
         check(&b, Some(ino), g).map_err(|what| self.vol.corrupt(ino, what))?;
-        if !crc::verify(&b, INODE_CRC) {
+        if g.v5() && !crc::verify(&b, INODE_CRC) {
             return Err(self.vol.corrupt(ino, "has a wrong checksum"));
         }
         decode(&b, &self.vol, ino)
@@ -114,7 +115,7 @@ impl Inodes {
 
 /// Core and forks of an inode that was checked.
 fn decode(b: &[u8], vol: &Volume, ino: Ino) -> Result<InodeData> {
-    let core = Core::decode(b);
+    let core = Core { ino, ..Core::decode(b) };
     let mut d = InodeData { core, ..InodeData::default() };
     if d.core.mode == 0 {
         d.data.loaded = true;
@@ -124,11 +125,14 @@ fn decode(b: &[u8], vol: &Volume, ino: Ino) -> Result<InodeData> {
     let g = &vol.geo;
     let (dsize, asize) = (d.core.data_fork_size(g), d.core.attr_fork_size(g));
     let bad = |what| vol.corrupt(ino, what);
-    let fork = &b[CORE_SIZE..CORE_SIZE + dsize];
+    let fork = &b[g.core_size()..g.core_size() + dsize];
     d.data = Fork::decode(fork, d.core.format, d.core.nextents, d.core.size.min(dsize as u64) as usize).map_err(bad)?;
+    if !g.ftype() && d.core.kind() == mode::DIR && d.core.format == Format::Local {
+        d.data.local = with_types(&d.data.local).map_err(bad)?;
+    }
     d.attr.loaded = true;
     if asize > 0 {
-        let fork = &b[CORE_SIZE + dsize..CORE_SIZE + dsize + asize];
+        let fork = &b[g.core_size() + dsize..g.core_size() + dsize + asize];
         let len = if d.core.aformat == Format::Local { usize::from(get16(fork, 0)) } else { 0 };
         d.attr = Fork::decode(fork, d.core.aformat, u64::from(d.core.anextents), len).map_err(bad)?;
     }

@@ -3,7 +3,7 @@
 //! The log's last record and the superblock bear the UUID both, and no write changes the two at once. So the record gets a UUID
 //! of zeros first, which is of any volume, and the new one last: cut anywhere, the volume can be mounted.
 
-use super::read_superblock;
+use super::{check_features, read_superblock};
 use crate::error::{Error, Result};
 use uxfs_device::{DeviceRef, WriteFlags};
 use uxfs_format::superblock::{SB_CRC, Superblock, incompat};
@@ -19,7 +19,8 @@ const LABEL: usize = 12;
 /// # Errors
 /// [`Error::Invalid`] for a label that is too long, or a dirty log; the device's.
 pub fn set_identity(dev: &DeviceRef, label: Option<&[u8]>, uuid: Option<[u8; 16]>) -> Result<()> {
-    let (g, _) = read_superblock(dev)?;
+    let (g, sb) = read_superblock(dev)?;
+    check_features(&g, &sb, false)?;
     if label.is_some_and(|l| l.len() > LABEL) {
         return Err(Error::Invalid { what: "the label is longer than 12 bytes" });
     }

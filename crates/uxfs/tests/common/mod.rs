@@ -24,7 +24,7 @@ pub fn run(program: &str, args: &[&str]) -> Output {
         .args(args)
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .output()
-        .unwrap_or_else(|e| panic!("{program}: {e}; install it with: apt-get install xfsprogs mount"))
+        .unwrap_or_else(|e| panic!("{program}: {e}; install it with: cargo xtask tools"))
 }
 
 fn text(o: &Output) -> String {
