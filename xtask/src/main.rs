@@ -1,4 +1,4 @@
-//! `cargo xtask check | tidy | tools | test | holes | demo`
+//! `cargo xtask check | tidy | tools | test [--long] | matrix | holes | demo`
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
@@ -66,11 +66,29 @@ fn check() -> Result<()> {
     cargo(&["doc", "-q", "--workspace", "--no-deps"])
 }
 
-fn test() -> Result<()> {
+/// All tests; `long` tries more of what is left to chance: ten thousand damaged volumes among it.
+fn test(long: bool) -> Result<()> {
     tools()?;
     check()?;
-    cargo(&["test", "--profile", "checked", "--workspace"])?;
+    let args = ["test", "--profile", "checked", "--workspace"];
+    if long {
+        with_variable(&args, "UXFS_LONG")?;
+    } else {
+        cargo(&args)?;
+    }
     holes()
+}
+
+fn with_variable(args: &[&str], name: &str) -> Result<()> {
+    println!("$ {name}=1 cargo {}", args.join(" "));
+    let ok = Command::new(env!("CARGO")).args(args).env(name, "1").status()?.success();
+    if ok { Ok(()) } else { bail!("cargo {} failed", args.join(" ")) }
+}
+
+/// Writes docs/matrix.md as the tests find it.
+fn matrix() -> Result<()> {
+    tools()?;
+    with_variable(&["test", "--profile", "checked", "-p", "uxfs", "--test", "matrix"], "UXFS_WRITE_MATRIX")
 }
 
 /// Switches each ordering rule of the journal off and sees the power cuts find it, in a target folder of its own: what is
@@ -98,9 +116,10 @@ fn main() -> Result<()> {
         Some("check") => check(),
         Some("tidy") => tidy::run(),
         Some("tools") => tools(),
-        Some("test") => test(),
+        Some("test") => test(std::env::args().nth(2).as_deref() == Some("--long")),
+        Some("matrix") => matrix(),
         Some("holes") => holes(),
         Some("demo") => demo(),
-        _ => bail!("usage: cargo xtask check | tidy | tools | test | holes | demo"),
+        _ => bail!("usage: cargo xtask check | tidy | tools | test [--long] | matrix | holes | demo"),
     }
 }

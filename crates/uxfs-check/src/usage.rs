@@ -147,8 +147,8 @@ impl Checker<'_> {
                         self.add("double-use", "blocks", Some(at), &text);
                     }
                 }
-                if u.start + u.len > end {
-                    (end, reach) = (u.start + u.len, Some(*u));
+                if u.start.saturating_add(u.len) > end {
+                    (end, reach) = (u.start.saturating_add(u.len), Some(*u));
                 }
             }
             if end < length {
@@ -163,7 +163,7 @@ impl Checker<'_> {
     pub(crate) fn references(&mut self, agno: AgNumber, records: &[RefcountRec]) {
         let mut events: Vec<(u32, i32)> = Vec::new();
         for u in self.usage[agno.0 as usize].iter().filter(|u| matches!(u.what, What::Data(_))) {
-            events.extend([(u.start, 1), (u.start + u.len, -1)]);
+            events.extend([(u.start, 1), (u.start.saturating_add(u.len), -1)]);
         }
         events.sort_unstable();
         let mut real: Vec<(u32, u32, u32)> = Vec::new();
@@ -208,7 +208,7 @@ fn joined(mut all: Vec<RmapRec>) -> Vec<RmapRec> {
 /// Appends a run, joined to the last if it goes on with the same count.
 fn push_run(v: &mut Vec<(u32, u32, u32)>, start: u32, len: u32, count: u32) {
     match v.last_mut() {
-        Some(l) if l.0 + l.1 == start && l.2 == count => l.1 += len,
+        Some(l) if l.0.saturating_add(l.1) == start && l.2 == count => l.1 = l.1.saturating_add(len),
         _ => v.push((start, len, count)),
     }
 }

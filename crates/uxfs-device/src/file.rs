@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// How a device is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +103,7 @@ impl FileDevice {
             };
         }
         let op = if rw { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
-        rustix::fs::flock(&file, op).map_err(|_| in_use(path, "another process has it open"))?;
+        lock(&file, op).map_err(|_| in_use(path, "another process has it open"))?;
         if rw && let Some(l) = loop_device_of(path) {
             return Err(in_use(path, &format!("the kernel has it open as {l}")));
         }
@@ -312,6 +313,21 @@ fn alignment(file: &File) -> io::Result<(u32, bool)> {
         _ => Ok((512, false)),
     }
 }
+
+/// Locks a file. A process that is just starting another one shares its locks with that for a moment, and one that ends may
+/// have ended for its users already: so this waits a little before it gives up.
+fn lock(file: &File, op: FlockOperation) -> Result<(), Errno> {
+    for _ in 0..LOCK_TRIES {
+        match rustix::fs::flock(file, op) {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(10)),
+            r => return r,
+        }
+    }
+    rustix::fs::flock(file, op)
+}
+
+/// Tries, ten milliseconds apart.
+const LOCK_TRIES: u32 = 20;
 
 fn in_use(path: &Path, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::WouldBlock, format!("{} is in use: {why}", path.display()))

@@ -175,7 +175,7 @@ impl Geometry {
             ((self.versionnum & version::DALIGN != 0) == (self.unit != 0), "stripe unit and its feature bit disagree"),
             (
                 self.incompat & incompat::SPINODES == 0
-                    || self.inoalignmt == 64 * self.inodesize / self.blocksize
+                    || self.inoalignmt == 64 * self.inodesize / self.blocksize.max(1)
                     || self.inodesize * 64 < self.blocksize,
                 "inode alignment does not fit sparse inodes",
             ),

@@ -6,6 +6,8 @@
 //! file every byte must be one that was written there since its last sync, or the one that was synced.
 
 mod explore;
+pub mod fuzz;
+pub mod hostile;
 mod model;
 mod workload;
 

@@ -48,8 +48,7 @@ fn set_attributes(img: &Image, ino: u64, commands: &[String]) {
     args.extend(commands.iter().flat_map(|c| ["-c", c.as_str()]));
     args.push(img.path.to_str().unwrap());
     // Debian's own dies of it in volumes with the first kind of attributes.
-    let cache = std::env::var("XDG_CACHE_HOME").unwrap_or_else(|_| std::env::var("HOME").unwrap() + "/.cache");
-    let o = run(&(cache + "/uxfs/xfsprogs/bin/xfs_db"), &args);
+    let o = run(&newest("xfs_db"), &args);
     assert!(o.status.success(), "xfs_db {args:?}: {o:?}");
 }
 

@@ -119,10 +119,20 @@ pub fn alloc_in_group(tp: &mut Trans, agno: AgNumber, near: u32, want: Want, wai
         return Ok(None);
     }
     let Some((rec, start, len)) = pick(tp, agno, &agf, near, want)? else { return Ok(None) };
+    check_inside(tp, agno, &agf, rec)?;
     carve(tp, agno, &agf, rec, start, len)?;
     rmap::change(tp, agno, &agf, start, len, want.owner, true)?;
     tp.use_blocks(len);
     Ok(Some((start, len)))
+}
+
+/// Refuses a record of a tree that was damaged: what lies outside the group is not there to be had.
+fn check_inside(tp: &Trans, agno: AgNumber, agf: &Buf, r: FreeRec) -> Result<()> {
+    let end = u64::from(r.start) + u64::from(r.len);
+    if r.start == 0 || end > u64::from(tp.vol.geo.ag_length(agno)) {
+        return Err(ag::corrupt(agf, "has a free extent outside the group"));
+    }
+    Ok(())
 }
 
 fn tree(agno: AgNumber, agf: &Buf, by_size: bool) -> FreeTree {
@@ -191,6 +201,7 @@ pub(super) fn take_for_list(tp: &mut Trans, agno: AgNumber, agf: &Buf) -> Result
         while let Some(rec) = r.filter(|_| left > 0) {
             let (start, len) = busy::trim(c.tp, agno, rec.start, rec.len);
             if len > 0 {
+                check_inside(c.tp, agno, agf, rec)?;
                 carve(tp, agno, agf, rec, start, 1)?;
                 return Ok(Some(start));
             }

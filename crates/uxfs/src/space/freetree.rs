@@ -29,7 +29,9 @@ impl Tree for FreeTree {
         if self.by_size { TreeKind::Cnt } else { TreeKind::Bno }
     }
     fn decode(&self, b: &[u8]) -> FreeRec {
-        FreeRec { start: get32(b, 0), len: get32(b, 4) }
+        // One that runs on beyond all numbers is cut, so that sums hold; it is refused where it would be used.
+        let start = get32(b, 0);
+        FreeRec { start, len: get32(b, 4).min(u32::MAX - start) }
     }
     fn encode(&self, r: &FreeRec, b: &mut [u8]) {
         put32(b, 0, r.start);

@@ -34,7 +34,9 @@ impl Tree for RefcountTree {
     }
     fn decode(&self, b: &[u8]) -> RefcountRec {
         let s = get32(b, 0);
-        RefcountRec { cow: s & COW != 0, start: s & !COW, len: get32(b, 4), count: get32(b, 8) }
+        let start = s & !COW;
+        // As with free extents: cut where no number could hold its end.
+        RefcountRec { cow: s & COW != 0, start, len: get32(b, 4).min(u32::MAX - start), count: get32(b, 8) }
     }
     fn encode(&self, r: &RefcountRec, b: &mut [u8]) {
         put32(b, 0, key(r));

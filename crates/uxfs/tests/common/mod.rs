@@ -27,6 +27,12 @@ pub fn run(program: &str, args: &[&str]) -> Output {
         .unwrap_or_else(|e| panic!("{program}: {e}; install it with: cargo xtask tools"))
 }
 
+/// A program of the newest xfsprogs, which stands beside the machine's own.
+pub fn newest(program: &str) -> String {
+    let cache = std::env::var("XDG_CACHE_HOME").unwrap_or_else(|_| std::env::var("HOME").unwrap() + "/.cache");
+    format!("{cache}/uxfs/xfsprogs/bin/{program}")
+}
+
 fn text(o: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr))
 }
@@ -53,13 +59,18 @@ impl Image {
         i
     }
 
-    /// A volume made by mkfs.xfs.
+    /// A volume made by Debian's mkfs.xfs.
     pub fn theirs(name: &str, size: u64, args: &[&str]) -> Image {
+        Self::made_by("mkfs.xfs", name, size, args)
+    }
+
+    /// A volume made by a program that is called as mkfs.xfs is.
+    pub fn made_by(program: &str, name: &str, size: u64, args: &[&str]) -> Image {
         let i = Self::empty(name);
         std::fs::File::create(&i.path).unwrap().set_len(size).unwrap();
         let mut all = args.to_vec();
         all.push(i.path.to_str().unwrap());
-        let o = run("mkfs.xfs", &all);
+        let o = run(program, &all);
         assert!(o.status.success(), "{}", text(&o));
         i
     }
@@ -87,7 +98,12 @@ impl Image {
 
     /// xfs_repair -n finds nothing.
     pub fn repair_is_silent(&self) {
-        let o = run("xfs_repair", &["-n", self.path.to_str().unwrap()]);
+        self.is_silent_for("xfs_repair");
+    }
+
+    /// The same of an xfs_repair of any release.
+    pub fn is_silent_for(&self, program: &str) {
+        let o = run(program, &["-n", self.path.to_str().unwrap()]);
         let out = text(&o);
         let phases = [
             "Phase ",
