@@ -166,9 +166,8 @@ impl Journal {
                     if j.stop.load(Ordering::Acquire) {
                         break;
                     }
-                    let guard = PanicGuard(j.shutdown.clone());
+                    let _guard = PanicGuard(j.shutdown.clone());
                     f(&j);
-                    std::mem::forget(guard);
                 }
             })
         };
@@ -684,6 +683,8 @@ struct PanicGuard(Arc<Shutdown>);
 
 impl Drop for PanicGuard {
     fn drop(&mut self) {
-        self.0.set("a journal worker panicked");
+        if std::thread::panicking() {
+            self.0.set("a journal worker panicked");
+        }
     }
 }
