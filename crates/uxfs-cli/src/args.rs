@@ -205,6 +205,9 @@ pub enum Cmd {
         /// New UUID, or generate
         #[arg(short = 'U', value_name = "UUID")]
         uuid: Option<String>,
+        /// Turn features on: bigtime=1, nrext64=1
+        #[arg(short = 'O', value_name = "FEATURES")]
+        features: Vec<String>,
         image: OsString,
     },
     /// Show how much space is used
@@ -242,6 +245,14 @@ pub enum Cmd {
         /// An image, a path in one, or a directory of the host
         first: OsString,
         second: OsString,
+    },
+    /// Show a structure field by field, as xfs_db does: sb, agf, agi or agfl of a group, an inode, a block of a tree
+    Dump {
+        image: OsString,
+        structure: String,
+        /// Group, inode, or block of the volume
+        #[arg(default_value_t = 0)]
+        number: u64,
     },
     /// Show how free space is cut up
     Freesp { image: OsString },

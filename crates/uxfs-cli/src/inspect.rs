@@ -1,14 +1,14 @@
 //! `info`, `log`, `recover` and `check`.
 
 use crate::place::Source;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use uxfs::{Fs, Options, describe_log};
 use uxfs_device::{Device, DeviceRef, Overlay};
 use uxfs_format::Geometry;
-use uxfs_format::superblock::Superblock;
+use uxfs_format::superblock::{Superblock, incompat};
 
 /// Memory for what recovery changes while a dirty volume is only looked at.
 const OVERLAY_BYTES: usize = 1 << 30;
@@ -68,19 +68,32 @@ pub fn log(source: &Source, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Changes label and UUID, and prints both.
+/// Changes label, UUID and features, and prints the first two.
 ///
 /// # Errors
 /// The volume cannot be recovered or written; the label is too long, the UUID none.
-pub fn admin(source: &Source, label: Option<&str>, uuid: Option<&str>, out: &mut impl Write) -> Result<()> {
+pub fn admin(source: &Source, label: Option<&str>, uuid: Option<&str>, features: &[String], out: &mut impl Write) -> Result<()> {
+    let mut bits = 0;
+    for f in features.iter().flat_map(|f| f.split(',')) {
+        bits |= match f {
+            "bigtime=1" | "bigtime" => incompat::BIGTIME,
+            "nrext64=1" | "nrext64" => incompat::NREXT64,
+            _ => bail!("{f}: bigtime=1 and nrext64=1 can be turned on, nothing else"),
+        };
+    }
     let new = match uuid {
         None => None,
         Some("generate") => Some(uxfs_mkfs::UuidGenerator::random()?),
         Some(text) => Some(uxfs_mkfs::parse_uuid(text).with_context(|| format!("{text:?} is no UUID"))?),
     };
     let change = label.is_some() || new.is_some();
-    if change {
+    if change || bits != 0 {
         crate::volume::with(source, true, |_| Ok(()))?;
+    }
+    if bits != 0 {
+        uxfs::add_features(&source.device(true)?, bits).with_context(|| format!("cannot change {}", source.name()))?;
+    }
+    if change {
         let label = label.map(|l| if l == "--" { "" } else { l }.as_bytes());
         uxfs::set_identity(&source.device(true)?, label, new).with_context(|| format!("cannot change {}", source.name()))?;
     }

@@ -6,6 +6,7 @@ mod args;
 mod attributes;
 mod change;
 mod compare;
+mod dump;
 mod find;
 mod flags;
 mod inspect;
@@ -164,7 +165,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
             bar.finish_and_clear();
         }
         Cmd::Info { image } => inspect::info(&Source::parse(&image), out)?,
-        Cmd::Admin { label, uuid, image } => inspect::admin(&Source::parse(&image), label.as_deref(), uuid.as_deref(), out)?,
+        Cmd::Admin { label, uuid, features, image } => {
+            inspect::admin(&Source::parse(&image), label.as_deref(), uuid.as_deref(), &features, out)?
+        }
         Cmd::Df { inodes, images } => usage::df(&images, inodes, out)?,
         Cmd::Du { summarize, all, apparent, paths } => {
             let how = usage::Summary { summarize, all, apparent };
@@ -176,6 +179,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             out.flush()?;
             return Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
+        Cmd::Dump { image, structure, number } => dump::dump(&Source::parse(&image), &structure, number, out)?,
         Cmd::Freesp { image } => usage::freesp(&Source::parse(&image), out)?,
         Cmd::Grow { image, size } => usage::grow(&Source::parse(&image), size.as_deref(), out)?,
         Cmd::Trim { minimum, image } => usage::trim(&Source::parse(&image), minimum.as_deref(), out)?,

@@ -35,7 +35,7 @@ fn mode_text(mode: u16) -> String {
 }
 
 /// Year, month and day of a number of days since 1970 (the proleptic Gregorian calendar).
-fn civil(days: i64) -> (i64, u32, u32) {
+pub fn civil(days: i64) -> (i64, u32, u32) {
     // Eras of 400 years, counted from 1 March of the year 0, so that the leap day is the last of its year.
     let z = days + 719_468;
     let (era, day) = (z.div_euclid(146_097), z.rem_euclid(146_097));

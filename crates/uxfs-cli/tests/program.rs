@@ -464,3 +464,75 @@ fn volumes_with_a_metadata_directory_are_read_only() {
     let o = p.try_uxfs(&["touch", "v.img:/x"]);
     assert!(!o.status.success() && text(&o).contains("metadir; they can be opened read-only"), "{}", text(&o));
 }
+
+#[test]
+fn structures_are_dumped_as_xfs_db_prints_them() {
+    let p = Place::new("dump");
+    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "-L", "a label", "v.img"]);
+    std::fs::write(p.dir.join("x"), "some bytes").unwrap();
+    p.uxfs(&["cp", "x", "v.img:/file"]);
+    p.uxfs(&["cp", "v.img:/file", "v.img:/shared"]);
+    p.uxfs(&["setfattr", "-n", "user.a", "-v", "value", "v.img:/file"]);
+    p.uxfs(&["ln", "-s", "file", "v.img:/link"]);
+    let number = |path: &str| {
+        let s = p.uxfs(&["stat", path]);
+        s.split("Inode: ").nth(1).unwrap().split_whitespace().next().unwrap().to_string()
+    };
+    let (file, root, link) = (number("v.img:/file"), number("v.img:/"), number("v.img:/link"));
+    let db = |commands: &[&str]| {
+        let args: Vec<&str> = ["-r"].into_iter().chain(commands.iter().flat_map(|c| ["-c", c])).collect();
+        must(&newest("xfs_db"), &[&args[..], &[&p.path("v.img")]].concat())
+    };
+    let squeezed = |s: &str| s.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (ours, theirs) in [
+        (&["sb", "0"][..], &["sb 0", "p"][..]),
+        (&["agf", "1"], &["agf 1", "p"]),
+        (&["agi", "0"], &["agi 0", "p"]),
+        (&["agfl", "2"], &["agfl 2", "p"]),
+        (&["inode", &file], &[&format!("inode {file}"), "p"]),
+        (&["inode", &root], &[&format!("inode {root}"), "p"]),
+        (&["inode", &link], &[&format!("inode {link}"), "p"]),
+        (&["block", "1"], &["fsblock 1", "type bnobt", "p"]),
+        (&["block", "3"], &["fsblock 3", "type inobt", "p"]),
+        (&["block", "5"], &["fsblock 5", "type rmapbt", "p"]),
+        (&["block", "6"], &["fsblock 6", "type refcntbt", "p"]),
+    ] {
+        let (a, b) = (p.uxfs(&[&["dump", "v.img"], ours].concat()), db(theirs));
+        let all = squeezed(&b);
+        for line in a.lines() {
+            assert!(all.contains(&squeezed(line)), "{ours:?}: {line}\nis not in\n{b}");
+        }
+        assert!(a.lines().count() > 4, "{a}");
+    }
+    for wrong in [&["dump", "v.img", "agf", "99"][..], &["dump", "v.img", "nothing"], &["dump", "v.img", "block", "99999999"]] {
+        assert!(!p.try_uxfs(wrong).status.success());
+    }
+}
+
+#[test]
+fn features_are_turned_on_and_inodes_follow() {
+    let p = Place::new("features");
+    p.mkfs_xfs("v.img", &["-q", "-d", "file,size=2g", "-m", "bigtime=0", "-l", "size=100m"]);
+    std::fs::write(p.dir.join("x"), "some bytes").unwrap();
+    p.uxfs(&["cp", "x", "v.img:/before"]);
+    p.uxfs(&["admin", "-O", "bigtime=1,nrext64=1", "v.img"]);
+    p.uxfs(&["cp", "x", "v.img:/after"]);
+    // Without the feature the last second is in 2038.
+    p.uxfs(&["touch", "-d", "@5000000000", "v.img:/before", "v.img:/after"]);
+    p.is_sound("v.img");
+    let k = p.kernel("v.img", "loop");
+    for f in ["before", "after"] {
+        assert_eq!(std::fs::metadata(k.at.join(f)).unwrap().mtime(), 5_000_000_000);
+    }
+    std::fs::write(k.at.join("theirs"), "more").unwrap();
+    drop(k);
+    p.is_sound("v.img");
+    assert!(p.uxfs(&["info", "v.img"]).contains("bigtime=1 inobtcount=1 nrext64=1"));
+    for wrong in ["rmapbt=1", "bigtime=0"] {
+        assert!(!p.try_uxfs(&["admin", "-O", wrong, "v.img"]).status.success());
+    }
+    // The smallest log is too small for it.
+    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.1", "-d", "size=200m", "w.img"]);
+    let o = p.try_uxfs(&["admin", "-O", "nrext64=1", "w.img"]);
+    assert!(text(&o).contains("the log is too small"), "{}", text(&o));
+}

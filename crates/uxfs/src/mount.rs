@@ -9,7 +9,7 @@ mod superblock;
 
 pub use describe::{LogSummary, describe_log};
 pub use grow::{grow, grown_superblock};
-pub use identity::set_identity;
+pub use identity::{add_features, set_identity};
 
 use crate::error::{Error, Result};
 use crate::file::{self, Files};

@@ -18,6 +18,7 @@ pub fn run(program: &str, args: &[&str]) -> Output {
     Command::new(program)
         .args(args)
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("TZ", "UTC")
         .output()
         .unwrap_or_else(|e| panic!("{program}: {e}; install it with: cargo xtask tools"))
 }

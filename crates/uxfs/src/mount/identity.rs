@@ -1,4 +1,4 @@
-//! A volume's label and UUID, changed while nobody has it open.
+//! A volume's label, UUID and features, changed while nobody has it open.
 //!
 //! The log's last record and the superblock bear the UUID both, and no write changes the two at once. So the record gets a UUID
 //! of zeros first, which is of any volume, and the new one last: cut anywhere, the volume can be mounted.
@@ -6,8 +6,9 @@
 use super::{check_features, read_superblock};
 use crate::error::{Error, Result};
 use uxfs_device::{DeviceRef, WriteFlags};
+use uxfs_format::reservation::min_log_blocks;
 use uxfs_format::superblock::{SB_CRC, Superblock, incompat};
-use uxfs_format::{AgNumber, crc};
+use uxfs_format::{AgNumber, Geometry, crc};
 use uxfs_journal::{LogGeometry, find_log_state, set_last_uuid};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -35,12 +36,7 @@ pub fn set_identity(dev: &DeviceRef, label: Option<&[u8]>, uuid: Option<[u8; 16]
     if uuid.is_some() {
         set_last_uuid(&**dev, &geo, state.head, &[0; 16])?;
     }
-    // The first superblock, which counts, comes last.
-    for agno in (0..g.agcount).rev() {
-        let at = g.header_daddr(AgNumber(agno), 0).0 * 512;
-        let mut b = vec![0; g.sectsize as usize];
-        dev.read(at, &mut b)?;
-        let Ok((mut sb, _)) = Superblock::read_from_prefix(&b) else { continue };
+    each_copy(dev, &g, |sb| {
         if let Some(l) = label {
             sb.fname = [0; LABEL];
             sb.fname[..l.len()].copy_from_slice(l);
@@ -52,13 +48,53 @@ pub fn set_identity(dev: &DeviceRef, label: Option<&[u8]>, uuid: Option<[u8; 16]
             sb.meta_uuid = if other { g.meta_uuid } else { [0; 16] };
             sb.uuid = u;
         }
-        b[..size_of::<Superblock>()].copy_from_slice(sb.as_bytes());
-        crc::stamp(&mut b, SB_CRC);
-        dev.write(at, &b, WriteFlags { preflush: agno == 0, fua: agno == 0 })?;
-    }
+    })?;
     if let Some(u) = uuid {
         geo.uuid = u;
         set_last_uuid(&**dev, &geo, state.head, &u)?;
     }
+    Ok(dev.flush()?)
+}
+
+/// Changes all superblocks; the first one, which counts, comes last.
+fn each_copy(dev: &DeviceRef, g: &Geometry, change: impl Fn(&mut Superblock)) -> Result<()> {
+    for agno in (0..g.agcount).rev() {
+        let at = g.header_daddr(AgNumber(agno), 0).0 * 512;
+        let mut b = vec![0; g.sectsize as usize];
+        dev.read(at, &mut b)?;
+        let Ok((mut sb, _)) = Superblock::read_from_prefix(&b) else { continue };
+        change(&mut sb);
+        b[..size_of::<Superblock>()].copy_from_slice(sb.as_bytes());
+        crc::stamp(&mut b, SB_CRC);
+        dev.write(at, &b, WriteFlags { preflush: agno == 0, fua: agno == 0 })?;
+    }
+    Ok(())
+}
+
+/// Features that a volume can get later: inodes take them over one by one as they change.
+pub const ADDABLE: u32 = incompat::BIGTIME | incompat::NREXT64;
+
+/// Turns incompatible features on in a volume whose log is clean.
+///
+/// # Errors
+/// [`Error::Unsupported`] for one that is not in [`ADDABLE`]; [`Error::Invalid`] for a dirty log, or one that is too small for
+/// the larger transactions.
+///
+/// # Crash
+/// The volume has the features or not; copies of the superblock may be ahead.
+pub fn add_features(dev: &DeviceRef, bits: u32) -> Result<()> {
+    let (g, sb) = read_superblock(dev)?;
+    check_features(&g, &sb, false)?;
+    if bits & !ADDABLE != 0 {
+        return Err(Error::Unsupported { what: "adding this feature to a volume; bigtime and nrext64 can be".into() });
+    }
+    if !find_log_state(dev, &LogGeometry::of(&g))?.clean {
+        return Err(Error::Invalid { what: "the log is dirty: recover the volume first" });
+    }
+    let new = Geometry { incompat: g.incompat | bits, ..g.clone() };
+    if min_log_blocks(&new) > g.logblocks {
+        return Err(Error::Invalid { what: "the log is too small for the transactions of volumes with this feature" });
+    }
+    each_copy(dev, &g, |sb| sb.features_incompat.set(sb.features_incompat.get() | bits))?;
     Ok(dev.flush()?)
 }
