@@ -17,6 +17,59 @@ pub(super) fn live_of(b: &[u8]) -> Vec<(u32, u32)> {
     (0..da::count(b)).map(|i| (da::entry_hash(b, i), da::entry_value(b, i))).filter(|e| e.1 != 0).collect()
 }
 
+/// How many there are.
+pub(super) fn live_count(b: &[u8]) -> usize {
+    da::count(b).saturating_sub(usize::from(da::node_level(b)))
+}
+
+/// First entry whose hash is not below `h`.
+fn lower_bound(b: &[u8], h: u32) -> usize {
+    let (mut from, mut to) = (0, da::count(b));
+    while from < to {
+        let mid = from.midpoint(to);
+        if da::entry_hash(b, mid) < h { from = mid + 1 } else { to = mid }
+    }
+    from
+}
+
+/// Addresses of live entries with hash `h`, and whether entries with higher ones follow in this leaf.
+pub(super) fn with_hash(b: &[u8], h: u32) -> (Vec<u32>, bool) {
+    let (from, n) = (lower_bound(b, h), da::count(b));
+    let equal = (from..n).take_while(|i| da::entry_hash(b, *i) == h).map(|i| da::entry_value(b, i)).filter(|a| *a != 0).collect();
+    (equal, n > 0 && da::entry_hash(b, n - 1) > h)
+}
+
+/// Hash of the last live entry; 0 for none.
+pub(super) fn last_hash(b: &[u8]) -> u32 {
+    (0..da::count(b)).rev().find(|i| da::entry_value(b, *i) != 0).map_or(0, |i| da::entry_hash(b, i))
+}
+
+/// Enters a hash, for which there is room.
+pub(super) fn insert(b: &mut [u8], h: u32, addr: u32) {
+    drop_stale(b);
+    let (at, n) = (lower_bound(b, h), da::count(b));
+    b.copy_within(NODE_HEADER + 8 * at..NODE_HEADER + 8 * n, NODE_HEADER + 8 * (at + 1));
+    da::set_entry(b, at, h, addr);
+    da::set_count(b, n + 1);
+}
+
+/// Takes the hash of the entry at `addr` out.
+pub(super) fn take_out(b: &mut [u8], h: u32, addr: u32) {
+    drop_stale(b);
+    let n = da::count(b);
+    let Some(at) = (lower_bound(b, h)..n).find(|i| da::entry_value(b, *i) == addr) else { return };
+    b.copy_within(NODE_HEADER + 8 * (at + 1)..NODE_HEADER + 8 * n, NODE_HEADER + 8 * at);
+    da::set_count(b, n - 1);
+}
+
+/// Other writers leave stale entries behind; we do not.
+fn drop_stale(b: &mut [u8]) {
+    if da::node_level(b) > 0 {
+        let all = live_of(b);
+        put_live(b, &all);
+    }
+}
+
 /// Writes hashes; none of them is stale.
 pub(super) fn put_live(b: &mut [u8], all: &[(u32, u32)]) {
     for (i, (h, a)) in all.iter().enumerate() {
@@ -52,11 +105,9 @@ fn read(d: &Dir, src: &mut impl Source) -> Result<Buf> {
     d.fork.read(src, d.fork.base, Kind::DirLeaf1)
 }
 
-/// Looks a name up among hashes of one leaf, from any form with data blocks.
-pub(super) fn find(d: &Dir, src: &mut impl Source, hashes: &[(u32, u32)], name: &[u8]) -> Result<Option<Found>> {
-    let want = hash(name);
-    let from = hashes.partition_point(|e| e.0 < want);
-    for (_, addr) in hashes[from..].iter().take_while(|e| e.0 == want) {
+/// Looks a name up at addresses whose entries have its hash, from any form with data blocks.
+pub(super) fn find(d: &Dir, src: &mut impl Source, equal: &[u32], name: &[u8]) -> Result<Option<Found>> {
+    for addr in equal {
         let (b, off) = d.entry_at(src, *addr)?;
         let bytes = b.data();
         if let Some(e) = data_entry(&bytes, off, d.size)
@@ -70,8 +121,8 @@ pub(super) fn find(d: &Dir, src: &mut impl Source, hashes: &[(u32, u32)], name: 
 
 pub(super) fn lookup(d: &Dir, src: &mut impl Source, name: &[u8]) -> Result<Option<Found>> {
     let b = read(d, src)?;
-    let all = live_of(&b.data());
-    find(d, src, &all, name)
+    let (equal, _) = with_hash(&b.data(), hash(name));
+    find(d, src, &equal, name)
 }
 
 pub(super) fn live(d: &Dir, tp: &mut Trans) -> Result<Vec<(u32, u32)>> {
@@ -81,21 +132,21 @@ pub(super) fn live(d: &Dir, tp: &mut Trans) -> Result<Vec<(u32, u32)>> {
 /// Enters a name; false if the leaf is too full.
 pub(super) fn add(d: &Dir, tp: &mut Trans, new: New<'_>) -> Result<bool> {
     let b = read(d, tp)?;
-    let (mut all, mut room) = {
+    let (hashes, mut room) = {
         let bytes = b.data();
-        (live_of(&bytes), bests(&bytes))
+        (live_count(&bytes), bests(&bytes))
     };
     let size = entry_size(new.name.len());
     let mut db = room.iter().position(|r| *r != NULL_BEST && usize::from(*r) >= size);
     if db.is_none() {
         let at = room.iter().position(|r| *r == NULL_BEST).unwrap_or(room.len());
-        if !fits(d.size, all.len() + 1, room.len().max(at + 1)) {
+        if !fits(d.size, hashes + 1, room.len().max(at + 1)) {
             return Ok(false);
         }
         d.new_data(tp, at as u32)?;
         room.resize(room.len().max(at + 1), NULL_BEST);
         db = Some(at);
-    } else if !fits(d.size, all.len() + 1, room.len()) {
+    } else if !fits(d.size, hashes + 1, room.len()) {
         return Ok(false);
     }
     let db = db.unwrap_or(0);
@@ -104,12 +155,9 @@ pub(super) fn add(d: &Dir, tp: &mut Trans, new: New<'_>) -> Result<bool> {
         return Err(d.fork.corrupt("has less room in a block than its leaf says"));
     };
     room[db] = data::best(&block.data()) as u16;
-    let h = hash(new.name);
-    let i = all.partition_point(|e| e.0 < h);
-    all.insert(i, (h, d.addr(db as u32, off)));
     write_logged(tp, &b, |bytes| {
-        put_live(bytes, &all);
-        put_bests(bytes, &room, all.len());
+        insert(bytes, hash(new.name), d.addr(db as u32, off));
+        put_bests(bytes, &room, hashes + 1);
     });
     d.log(tp, 0)?;
     Ok(true)
@@ -118,12 +166,12 @@ pub(super) fn add(d: &Dir, tp: &mut Trans, new: New<'_>) -> Result<bool> {
 /// Removes a name; a data block that is empty then is freed.
 pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
     let b = read(d, tp)?;
-    let (mut all, mut room) = {
+    let h = hash(name);
+    let (hashes, mut room, (equal, _)) = {
         let bytes = b.data();
-        (live_of(&bytes), bests(&bytes))
+        (live_count(&bytes), bests(&bytes), with_hash(&bytes, h))
     };
-    let found = find(d, tp, &all, name)?.ok_or(Error::NotFound)?;
-    all.retain(|e| e.1 != found.addr);
+    let found = find(d, tp, &equal, name)?.ok_or(Error::NotFound)?;
     let (db, best) = remove_entry(d, tp, found.addr, name)?;
     if let Some(r) = room.get_mut(db as usize) {
         *r = best;
@@ -132,8 +180,8 @@ pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
         room.pop();
     }
     write_logged(tp, &b, |bytes| {
-        put_live(bytes, &all);
-        put_bests(bytes, &room, all.len());
+        take_out(bytes, h, found.addr);
+        put_bests(bytes, &room, hashes.saturating_sub(1));
     });
     d.log(tp, 0)
 }

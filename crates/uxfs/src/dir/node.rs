@@ -42,12 +42,12 @@ fn find(d: &Dir, src: &mut impl Source, name: &[u8]) -> Result<(Path, Option<Fou
     let want = hash(name);
     let mut p = d.fork.descend(src, want)?;
     loop {
-        let all = leaf::live_of(&p.leaf.1.data());
-        if let Some(f) = leaf::find(d, src, &all, name)? {
+        let (equal, more) = leaf::with_hash(&p.leaf.1.data(), want);
+        if let Some(f) = leaf::find(d, src, &equal, name)? {
             return Ok((p, Some(f)));
         }
         // Equal hashes may go on in the next leaf.
-        if all.last().is_some_and(|e| e.0 > want) || !d.fork.next_leaf(src, &mut p)? {
+        if more || !d.fork.next_leaf(src, &mut p)? {
             return Ok((p, None));
         }
     }
@@ -142,12 +142,9 @@ fn insert_hash(d: &Dir, tp: &mut Trans, h: u32, addr: u32) -> Result<()> {
     loop {
         let p = d.fork.descend(tp, h)?;
         let b = p.leaf.1.clone();
-        let mut all = leaf::live_of(&b.data());
-        if all.len() < da::node_max(d.size) {
-            let i = all.partition_point(|e| e.0 < h);
-            all.insert(i, (h, addr));
-            write_logged(tp, &b, |bytes| leaf::put_live(bytes, &all));
-            let last = all.last().map_or(0, |e| e.0);
+        if leaf::live_count(&b.data()) < da::node_max(d.size) {
+            write_logged(tp, &b, |bytes| leaf::insert(bytes, h, addr));
+            let last = leaf::last_hash(&b.data());
             d.fork.fix_hash(tp, &p, last);
             return Ok(());
         }
@@ -167,18 +164,21 @@ pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
     let (db, best) = leaf::remove_entry(d, tp, found.addr, name)?;
     set_best(d, tp, db, best)?;
     let b = p.leaf.1.clone();
-    let mut all = leaf::live_of(&b.data());
-    all.retain(|e| e.1 != found.addr);
-    write_logged(tp, &b, |bytes| leaf::put_live(bytes, &all));
-    match all.last() {
-        Some(e) => {
-            d.fork.fix_hash(tp, &p, e.0);
-            if is_sparse(all.len(), d.size) {
+    write_logged(tp, &b, |bytes| leaf::take_out(bytes, hash(name), found.addr));
+    let (left, last) = {
+        let bytes = b.data();
+        (leaf::live_count(&bytes), leaf::last_hash(&bytes))
+    };
+    match left {
+        1.. => {
+            d.fork.fix_hash(tp, &p, last);
+            if is_sparse(left, d.size) {
+                let all = leaf::live_of(&b.data());
                 join(d, tp, p, all)?;
             }
         }
-        None if !p.nodes.is_empty() => d.fork.remove_leaf(tp, p)?,
-        None => {}
+        _ if !p.nodes.is_empty() => d.fork.remove_leaf(tp, p)?,
+        _ => {}
     }
     d.log(tp, 0)
 }
