@@ -359,6 +359,9 @@ impl LogItem for Inode {
 }
 
 impl Loggable for Inode {
+    fn is_homeless(&self) -> bool {
+        self.is_stale()
+    }
     fn format(&self) -> Regions {
         let d = self.data.lock();
         let fields = self.fields.load(Ordering::Acquire);

@@ -31,6 +31,9 @@ pub type Buf = Arc<Buffer>;
 pub trait Loggable: LogItem {
     /// What goes into the log. The inode is locked.
     fn format(&self) -> Regions;
+    /// True if its place was given up, in this link at the latest: later links must not log it, since recovery would look for
+    /// it there.
+    fn is_homeless(&self) -> bool;
     /// The item as the journal sees it.
     fn as_item(self: Arc<Self>) -> Arc<dyn LogItem>;
 }
@@ -346,6 +349,7 @@ impl Trans {
             commit.payloads = std::mem::take(&mut self.payloads);
             self.seq = self.vol.journal.commit(ticket, commit);
         }
+        self.items.retain(|_, i| !i.is_homeless());
         self.vol.counters.give(std::mem::take(&mut self.freed_blocks));
         let (count, free) = std::mem::take(&mut self.inodes);
         self.vol.counters.add_inodes(count, free);
@@ -363,7 +367,8 @@ impl Trans {
 
     /// Commits the running link and goes on with a new one: buffers are unlocked but those held, inodes stay.
     ///
-    /// The inodes of the chain are logged again in the next link, so the log's tail never waits for the chain's end.
+    /// The inodes of the chain are logged again in the next link, so the log's tail never waits for the chain's end; but one whose
+    /// chunk was freed is not (docs/journal.md, 10).
     ///
     /// # Errors
     /// The volume is shut down.

@@ -270,3 +270,69 @@ fn a_full_host_fails_data_but_not_the_volume() {
     assert!(b.iter().all(|x| *x == 4));
     fs.unmount().unwrap();
 }
+
+/// Bytes that lie at the begin of a line's numbers: `NAME NUMBER ...`.
+fn number(line: &str, behind: &str) -> Option<u64> {
+    line.split(behind).nth(1)?.split_whitespace().next()?.parse().ok()
+}
+
+/// When a chunk of inodes is freed, its blocks are cancelled in the log. An inode of it that is logged in a later checkpoint is
+/// looked for there by recovery, and may find anything: the kernel then refuses the volume.
+#[test]
+fn inodes_are_not_logged_after_their_chunk_was_freed() {
+    let img = Image::theirs("stale", 400 << 20, &["-q", "-b", "size=1024", "-l", "size=64m"]);
+    let fs = Fs::open(img.device(), Options { commit: 0, ..Options::default() }).unwrap();
+    let d = fs.create(fs.root(), b"d", dir(0o755)).unwrap().ino;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                fs.sync().unwrap();
+            }
+        });
+        for round in 0..60 {
+            let names: Vec<String> = (0..130).map(|i| format!("{round} {i}")).collect();
+            for n in &names {
+                fs.create(d, n.as_bytes(), file(0o600)).unwrap();
+            }
+            names.iter().for_each(|n| fs.unlink(d, n.as_bytes()).unwrap());
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let g = fs.geometry().clone();
+    // What is still in memory is lost, as in a power cut; the log has the last rounds.
+    drop(fs);
+    let cluster = |ino: u64| {
+        let i = uxfs_format::Ino(ino);
+        let (agno, agbno) = (g.ino_agno(i), g.agino_agbno(g.ino_agino(i)).0);
+        let cb = g.cluster_blocks();
+        g.ag_daddr(agno, uxfs_format::AgBlock(agbno / cb * cb)).0
+    };
+    let (mut cancelled, mut freed, mut late) = (std::collections::HashSet::new(), 0, Vec::new());
+    uxfs::describe_log(&img.device(), &mut |lsn, items| {
+        let texts: Vec<String> = items.iter().map(|i| i.to_string()).collect();
+        for t in texts.iter().filter(|t| t.starts_with("ICREATE")) {
+            let (ag, at, n) = (number(t, "ag ").unwrap(), number(t, "agbno ").unwrap(), 64 >> g.inopblog);
+            for b in at..at + n {
+                cancelled.remove(&g.ag_daddr(uxfs_format::AgNumber(ag as u32), uxfs_format::AgBlock(b as u32)).0);
+            }
+        }
+        let inodes = texts.iter().filter(|t| t.starts_with("INODE")).filter_map(|t| number(t, "INODE "));
+        late.extend(inodes.filter(|i| cancelled.contains(&cluster(*i))).map(|i| (lsn, i)));
+        let gone = texts.iter().filter(|t| t.starts_with("BUF") && t.contains("flags 0x2,")).filter_map(|t| number(t, "daddr "));
+        for at in gone {
+            freed += 1;
+            cancelled.insert(at);
+        }
+    })
+    .unwrap();
+    assert!(freed > 0, "no chunk was freed in what the log has");
+    assert!(
+        late.is_empty(),
+        "of {freed} clusters that were freed, {} have inodes logged later: {:?}",
+        late.len(),
+        &late[..late.len().min(3)]
+    );
+    drop(img.kernel_mount());
+    img.repair_is_silent();
+}
