@@ -271,6 +271,22 @@ impl Trans {
         }
     }
 
+    /// Buffers that have joined so far, for [`Trans::release_since`].
+    pub fn joined_count(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Lets go of all buffers that joined since there were `count`, but those that were changed or are kept.
+    pub fn release_since(&mut self, count: usize) {
+        for key in self.order.split_off(count.min(self.order.len())) {
+            if self.joined.get(&key).is_some_and(|j| j.dirty || j.keep) {
+                self.order.push(key);
+            } else {
+                self.joined.remove(&key);
+            }
+        }
+    }
+
     /// Logs an inode; it is formatted at the commit.
     pub fn log_item(&mut self, item: Arc<dyn Loggable>) {
         self.note_change();

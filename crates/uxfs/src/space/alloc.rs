@@ -102,6 +102,7 @@ pub fn alloc_metadata(tp: &mut Trans, agno: AgNumber, near: AgBlock, owner: Owne
 /// # Errors
 /// The group is corrupt.
 pub fn alloc_in_group(tp: &mut Trans, agno: AgNumber, near: u32, want: Want, wait: bool) -> Result<Option<(u32, u32)>> {
+    let before = tp.joined_count();
     let agf = if wait { Some(ag::agf(tp, agno)?) } else { ag::try_agf(tp, agno)? };
     let Some(agf) = agf else { return Ok(None) };
     // A look before the free list is touched: a group that cannot help stays clean, so another may be tried.
@@ -111,7 +112,8 @@ pub fn alloc_in_group(tp: &mut Trans, agno: AgNumber, near: u32, want: Want, wai
     let kept = if want.owner == Owner::FILE { rmap::kept(&tp.vol.geo, agno, a.rmap_blocks.get()) } else { 0 };
     let usable = (a.freeblks.get() + a.flcount.get()).saturating_sub(least.max(a.flcount.get()) + kept);
     if usable < want.min + want.spare || a.longest.get() < want.min || pick(tp, agno, &agf, near, want)?.is_none() {
-        tp.release_buf(&agf);
+        // Its trees' blocks, too: who gets the group next needs them, and may hold what we wait for next.
+        tp.release_since(before);
         return Ok(None);
     }
     let want = Want { max: want.max.min(usable - want.spare), ..want };
