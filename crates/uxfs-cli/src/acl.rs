@@ -47,19 +47,16 @@ pub fn is_hosts(name: &std::ffi::OsStr) -> bool {
     HOST.iter().any(|h| name == *h)
 }
 
-/// The list of a file, or the one that it would have for its mode.
-fn access(v: &Volume, s: &Stat) -> Result<Acl> {
-    match v.fs.get_acl(s.ino, false) {
-        Err(Error::NoAttribute) => Ok(Acl::of_mode(s.mode)),
-        r => Ok(r?),
-    }
-}
-
-fn default(v: &Volume, s: &Stat) -> Result<Option<Acl>> {
-    match v.fs.get_acl(s.ino, true) {
+fn stored(v: &Volume, s: &Stat, default: bool) -> Result<Option<Acl>> {
+    match v.fs.get_acl(s.ino, default) {
         Err(Error::NoAttribute) => Ok(None),
         r => Ok(Some(r?)),
     }
+}
+
+/// The list of a file, or the one that it would have for its mode.
+fn access(v: &Volume, s: &Stat) -> Result<Acl> {
+    Ok(stored(v, s, false)?.unwrap_or_else(|| Acl::of_mode(s.mode)))
 }
 
 fn perm_text(p: u16) -> String {
@@ -98,7 +95,7 @@ pub fn get(v: &Volume, path: &Path, out: &mut impl Write) -> Result<()> {
             [(0o4000, 's'), (0o2000, 's'), (0o1000, 't')].iter().map(|(b, c)| if s.mode & b != 0 { *c } else { '-' }).collect();
         writeln!(out, "# flags: {flags}")?;
     }
-    let lists = [(access(v, &s).map(Some), ""), (default(v, &s), "default:")];
+    let lists = [(access(v, &s).map(Some), ""), (stored(v, &s, true), "default:")];
     for (acl, prefix) in lists {
         let Some(acl) = acl.with_context(|| v.at(path))? else { continue };
         let mask = acl.entries().iter().find(|e| e.tag == tag::MASK).map_or(7, |e| e.perm);
@@ -106,13 +103,13 @@ pub fn get(v: &Volume, path: &Path, out: &mut impl Write) -> Result<()> {
         let stop = acl.entries().iter().map(|e| entry_text(e).len()).max().unwrap_or(0) / 8 + 1;
         for e in acl.entries() {
             let limited = matches!(e.tag, tag::USER | tag::GROUP_OBJ | tag::GROUP);
-            let text = format!("{prefix}{}", entry_text(e));
+            let text = entry_text(e);
             match e.perm & mask {
                 p if limited && p != e.perm => {
-                    let tabs = "\t".repeat((stop - entry_text(e).len() / 8).max(1));
-                    writeln!(out, "{text}{tabs}#effective:{}", perm_text(p))?;
+                    let tabs = "\t".repeat((stop - text.len() / 8).max(1));
+                    writeln!(out, "{prefix}{text}{tabs}#effective:{}", perm_text(p))?;
                 }
-                _ => writeln!(out, "{text}")?,
+                _ => writeln!(out, "{prefix}{text}")?,
             }
         }
     }
@@ -236,7 +233,7 @@ pub fn change(v: &Volume, s: &Stat, c: &Change<'_>) -> Result<()> {
             }
             bail!("only directories have default entries");
         }
-        let before = if to_default { default(v, s)? } else { Some(access(v, s)?) };
+        let before = if to_default { stored(v, s, true)? } else { Some(access(v, s)?) };
         let base = || access(v, s).map(|a| basic(&a));
         let mut entries = match before {
             _ if dropped && to_default && list.is_empty() => {

@@ -22,18 +22,27 @@ pub const DA_CRC: usize = 12;
 /// No tree is deeper.
 pub const MAX_DEPTH: usize = 5;
 
-/// Magic numbers of volumes of version 4, whose blocks have shorter headers, and those that stand for them here.
-const OLD: [(u16, u16); 4] = [(0xfebe, DA_NODE_MAGIC), (0xfbee, ATTR_LEAF_MAGIC), (0xd2f1, DIR_LEAF1_MAGIC), (0xd2ff, DIR_LEAFN_MAGIC)];
+/// Magic numbers of version 4, whose blocks have shorter headers.
+mod old {
+    pub const DA_NODE: u16 = 0xfebe;
+    pub const ATTR_LEAF: u16 = 0xfbee;
+    pub const DIR_LEAF1: u16 = 0xd2f1;
+    pub const DIR_LEAFN: u16 = 0xd2ff;
+}
 
-/// Magic number of a block with the shared header.
+/// Magic number of a block with the shared header; those of version 4 become those that stand for them here.
 pub fn magic(b: &[u8]) -> u16 {
-    let m = get16(b, 8);
-    OLD.iter().find(|o| o.0 == m).map_or(m, |o| o.1)
+    match get16(b, 8) {
+        old::DA_NODE => DA_NODE_MAGIC,
+        old::ATTR_LEAF => ATTR_LEAF_MAGIC,
+        old::DIR_LEAF1 => DIR_LEAF1_MAGIC,
+        old::DIR_LEAFN => DIR_LEAFN_MAGIC,
+        m => m,
+    }
 }
 /// True for a block of a volume of version 4: what follows the links and the magic number lies further ahead.
 pub fn is_old(b: &[u8]) -> bool {
-    let m = get16(b, 8);
-    OLD.iter().any(|o| o.0 == m)
+    get16(b, 8) != magic(b)
 }
 /// Bytes of the shared header.
 pub(crate) fn shared(b: &[u8]) -> usize {

@@ -72,10 +72,9 @@ fn header(b: &[u8]) -> usize {
     if is_old(b) { old::HEADER } else { DATA_HEADER }
 }
 
-/// Bytes of the entry of a block with a name of `n` bytes.
-fn size_in(b: &[u8], n: usize) -> usize {
-    let untyped = matches!(get32(b, 0), old::BLOCK_UNTYPED | old::DATA_UNTYPED);
-    (if untyped { 11 + n } else { 12 + n }).next_multiple_of(8)
+/// True if the entries of a block bear file types.
+fn is_typed(b: &[u8]) -> bool {
+    !matches!(get32(b, 0), old::BLOCK_UNTYPED | old::DATA_UNTYPED)
 }
 
 /// Marks a block whose entries bear no file types, as it comes into memory.
@@ -235,10 +234,10 @@ pub fn data_end(b: &[u8]) -> usize {
 /// The entry at offset `at`, if a sound one fits there before `end`.
 pub fn data_entry(b: &[u8], at: usize, end: usize) -> Option<DataEntry<'_>> {
     let n = usize::from(get8(b, at + 8));
-    let size = size_in(b, n);
+    let typed = is_typed(b);
+    let size = if typed { entry_size(n) } else { (11 + n).next_multiple_of(8) };
     let fits = at >= header(b) && at.is_multiple_of(8) && n > 0 && at + size <= end;
     let tag = get16(b, at + size - 2);
-    let typed = size_in(b, 5) > 16;
     (fits && usize::from(tag) == at).then(|| DataEntry {
         at,
         ino: Ino(get64(b, at)),

@@ -9,7 +9,6 @@ mod write;
 
 pub use features::Features;
 pub use geometry::{MkfsError, Options, print_geometry};
-pub use words::bytes;
 pub use write::{UuidGenerator, add_groups, format, fresh_log};
 
 /// Reads a UUID as text, with or without dashes.

@@ -40,7 +40,7 @@ fn bad<T>(msg: String) -> Result<T, MkfsError> {
 ///
 /// # Errors
 /// [`MkfsError::Option`] for anything else.
-pub fn bytes(text: &str, block: u32, sector: u32) -> Result<u64, MkfsError> {
+fn bytes(text: &str, block: u32, sector: u32) -> Result<u64, MkfsError> {
     let cut = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(cut);
     let factor = match suffix.to_ascii_lowercase().as_str() {

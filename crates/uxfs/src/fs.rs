@@ -494,7 +494,7 @@ impl Fs {
             i.check_removable()?;
         }
         self.with_retry(|| file::write(&self.mount.names.files, &i, offset, data, append))?;
-        if i.core().flags & inode_flag::SYNC != 0 {
+        if i.data().core.flags & inode_flag::SYNC != 0 {
             return file::fsync(&self.mount.names.files, &i);
         }
         Ok(())

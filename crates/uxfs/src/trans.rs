@@ -262,15 +262,6 @@ impl Trans {
         }
     }
 
-    /// Unlocks a buffer that was only looked at.
-    pub fn release_buf(&mut self, b: &Buf) {
-        let key = (b.daddr(), b.bbs());
-        if self.joined.get(&key).is_some_and(|j| !j.dirty && !j.keep) {
-            self.joined.remove(&key);
-            self.order.retain(|k| *k != key);
-        }
-    }
-
     /// Buffers that have joined so far, for [`Trans::release_since`].
     pub fn joined_count(&self) -> usize {
         self.order.len()

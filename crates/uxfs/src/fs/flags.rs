@@ -3,7 +3,7 @@
 use super::Fs;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
-use uxfs_format::inode::{Core, flag2, mode};
+use uxfs_format::inode::{Core, Format, flag2, mode};
 
 /// Bits of [`FileFlags::bits`], numbered as the kernel's `FS_XFLAG_*`.
 pub mod xflag {
@@ -88,7 +88,7 @@ impl Fs {
         FileFlags {
             bits: u32::from(c.flags) & (FIRST | TOLD)
                 | second
-                | if c.anextents > 0 || c.forkoff > 0 && has_local(i) { xflag::HASATTR } else { 0 },
+                | if c.anextents > 0 || c.forkoff > 0 && c.aformat == Format::Local { xflag::HASATTR } else { 0 },
             extsize: c.extsize * bs,
             cowextsize: c.cowextsize * bs,
             project: c.projid,
@@ -156,7 +156,3 @@ impl Fs {
 
 /// Most blocks of an extent size hint.
 const MAX_HINT: u32 = (1 << 21) - 1;
-
-fn has_local(i: &Inode) -> bool {
-    i.core().aformat == uxfs_format::inode::Format::Local
-}

@@ -130,6 +130,7 @@ pub fn dialloc(tp: &mut Trans, inodes: &Inodes, parent: Ino, dir: bool) -> Resul
             let agno = AgNumber((start + i) % count);
             // Waiting goes in rising order, so two creators never wait for each other.
             let agno = if wait { AgNumber(i) } else { agno };
+            let before = tp.joined_count();
             let agi = if wait { Some(ag::agi(tp, agno)?) } else { ag::try_agi(tp, agno)? };
             let Some(agi) = agi else { continue };
             if let Some(ino) = alloc_in(tp, agno, &agi, parent)? {
@@ -139,7 +140,7 @@ pub fn dialloc(tp: &mut Trans, inodes: &Inodes, parent: Ino, dir: bool) -> Resul
                 }
                 return Ok(inode);
             }
-            tp.release_buf(&agi);
+            tp.release_since(before);
         }
     }
     Err(Error::NoSpace)
