@@ -236,7 +236,7 @@ impl Filesystem for Front {
 
     fn rename(
         &self,
-        _req: &Request,
+        req: &Request,
         parent: INodeNo,
         name: &OsStr,
         newparent: INodeNo,
@@ -248,7 +248,9 @@ impl Filesystem for Front {
             f if f.is_empty() => Rename::Replace,
             RenameFlags::RENAME_NOREPLACE => Rename::NoReplace,
             RenameFlags::RENAME_EXCHANGE => Rename::Exchange,
-            RenameFlags::RENAME_WHITEOUT => Rename::Whiteout,
+            f if f.difference(RenameFlags::RENAME_NOREPLACE) == RenameFlags::RENAME_WHITEOUT => {
+                Rename::Whiteout { uid: req.uid(), gid: req.gid(), replace: f == RenameFlags::RENAME_WHITEOUT }
+            }
             _ => return reply.error(Errno::EINVAL),
         };
         let r = self.fs.rename(self.ino(parent), name.as_bytes(), self.ino(newparent), newname.as_bytes(), how);

@@ -457,7 +457,7 @@ impl Fs {
     /// Moves a name; `how` says what becomes of one that is there.
     ///
     /// # Errors
-    /// [`Error::Exists`] for [`Rename::NoReplace`]; [`Error::NotEmpty`] over a directory with entries.
+    /// [`Error::Exists`] for [`Rename::NoReplace`], and over a directory with entries.
     pub fn rename(&self, odir: u64, oname: &[u8], ndir: u64, nname: &[u8], how: Rename) -> Result<()> {
         let _open = self.enter()?;
         let (o, n) = (self.inode(odir)?, self.inode(ndir)?);
@@ -665,7 +665,8 @@ impl Fs {
             self.regular(ino)?;
             self.with_retry(|| file::truncate(&self.mount.names.files, &i, size))?;
         }
-        if a.mode.is_some() || a.uid.is_some() || a.gid.is_some() || a.atime.is_some() || a.mtime.is_some() {
+        // A change of nothing is one, too: it sets the change time, as chown with neither owner nor group does.
+        if a.mode.is_some() || a.uid.is_some() || a.gid.is_some() || a.atime.is_some() || a.mtime.is_some() || a.size.is_none() {
             self.change(&i, |c| {
                 c.mode = a.mode.map_or(c.mode, |m| c.mode & mode::FMT | m & 0o7777);
                 c.uid = a.uid.unwrap_or(c.uid);
@@ -689,7 +690,7 @@ impl Fs {
     /// [`Error::NoAttribute`].
     pub fn get_attr(&self, ino: u64, name: AttrName<'_>) -> Result<Vec<u8>> {
         let _open = self.enter()?;
-        check_namespace(name)?;
+        check_name(name)?;
         let i = self.inode(ino)?;
         let _l = i.lock_shared();
         attr::get(&i, name)
@@ -714,7 +715,7 @@ impl Fs {
     /// [`Error::NoSpace`], [`Error::Exists`], [`Error::NoAttribute`] as `mode` says.
     pub fn set_attr(&self, ino: u64, name: AttrName<'_>, value: &[u8], mode: SetMode) -> Result<()> {
         let _open = self.enter()?;
-        check_namespace(name)?;
+        check_name(name)?;
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;
         i.check_removable()?;
@@ -727,7 +728,7 @@ impl Fs {
     /// [`Error::NoAttribute`].
     pub fn remove_attr(&self, ino: u64, name: AttrName<'_>) -> Result<()> {
         let _open = self.enter()?;
-        check_namespace(name)?;
+        check_name(name)?;
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;
         i.check_removable()?;
@@ -788,8 +789,9 @@ fn read_acl(inode: &Arc<Inode>, default: bool) -> Result<Option<Acl>> {
 }
 
 /// Users' attributes lie in one of three namespaces.
-fn check_namespace(name: AttrName<'_>) -> Result<()> {
+fn check_name(name: AttrName<'_>) -> Result<()> {
     match name.namespace {
+        _ if name.name.is_empty() => Err(Error::Invalid { what: "an attribute needs a name" }),
         0 | flag::ROOT | flag::SECURE => Ok(()),
         _ => Err(Error::Invalid { what: "no such namespace of attributes" }),
     }

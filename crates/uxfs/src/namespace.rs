@@ -49,8 +49,15 @@ pub enum Rename {
     NoReplace,
     /// The two change places.
     Exchange,
-    /// As [`Rename::Replace`], and a whiteout stays in the old place: a character device 0/0, as overlay file systems want.
-    Whiteout,
+    /// A whiteout stays in the old place: a character device 0/0, as overlay file systems want.
+    Whiteout {
+        /// Owner of the whiteout.
+        uid: u32,
+        /// Its group, unless the directory that the entry moves to gives one.
+        gid: u32,
+        /// As [`Rename::Replace`], else as [`Rename::NoReplace`].
+        replace: bool,
+    },
 }
 
 /// What a new inode gets.
@@ -441,7 +448,8 @@ impl Names {
         self.vol.check_writable()?;
         let _one = (odir.ino != ndir.ino).then(|| self.rename.lock());
         let whiteout = match how {
-            Rename::Whiteout => Some(self.create_unlinked(odir, NewInode { mode: mode::CHR, uid: 0, gid: 0, rdev: 0 })?),
+            // As the kernel makes it: with what the new directory hands down.
+            Rename::Whiteout { uid, gid, .. } => Some(self.create_unlinked(ndir, NewInode { mode: mode::CHR, uid, gid, rdev: 0 })?),
             _ => None,
         };
         let done = self.try_rename((odir, oname), (ndir, nname), how, whiteout.as_ref());
@@ -472,7 +480,7 @@ impl Names {
             ndir.check_mutable()?;
             ndir.check_same_project(&src)?;
             if let Some(t) = &target {
-                if how == Rename::NoReplace {
+                if matches!(how, Rename::NoReplace | Rename::Whiteout { replace: false, .. }) {
                     return Err(Error::Exists);
                 }
                 if t.ino == src.ino {
@@ -580,7 +588,8 @@ impl Names {
             && is_dir
             && !dir::is_empty(t)?
         {
-            return Err(Error::NotEmpty);
+            // POSIX allows this as well as ENOTEMPTY, and the kernel's XFS has chosen it.
+            return Err(Error::Exists);
         }
         // The AGIs of what joins or leaves an unlinked list come before any AGF that a directory may need, in rising order.
         let mut groups: Vec<_> = target.into_iter().chain(whiteout).map(|i| self.vol.geo.ino_agno(i.ino)).collect();

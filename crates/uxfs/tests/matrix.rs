@@ -109,7 +109,7 @@ fn renames(fs: &Fs, top: u64) -> Result<()> {
     for i in 10..20 {
         fs.rename(a, name(i).as_bytes(), b, name(i + 5).as_bytes(), if i % 2 == 0 { Rename::Exchange } else { Rename::Replace })?;
     }
-    fs.rename(a, name(0).as_bytes(), b, b"whited out", Rename::Whiteout)?;
+    fs.rename(a, name(0).as_bytes(), b, b"whited out", Rename::Whiteout { uid: 7, gid: 8, replace: true })?;
     fs.rename(top, b"a", b, b"inside", Rename::NoReplace)
 }
 
