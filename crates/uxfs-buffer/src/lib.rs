@@ -9,9 +9,9 @@
 //! 3. Whoever writes a buffer home holds it until the write has ended, so a block is never freed and used again under a
 //!    write that is still in flight.
 
+use foldhash::HashMap;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::any::Any;
-use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -180,14 +180,15 @@ impl BufferCache {
             return Ok(b);
         }
         let have = b.kind();
-        if have != kind && !(kind == Kind::DaAny || have == Kind::DaAny) {
+        if have == kind || kind == Kind::DaAny && have.is_da() {
+            return Ok(b);
+        }
+        if have != Kind::DaAny && kind != Kind::DaAny {
             let what = "is in use as something else";
             return Err(BufferError::Corrupt(Corruption { structure: kind.name(), place: b.daddr(), what }));
         }
-        if have != kind {
-            // Asked for by one name and known by another: the bytes decide.
-            kind.verify(&b.data(), b.daddr(), g, false).map_err(BufferError::Corrupt)?;
-        }
+        // Known by a name that says little: the bytes decide.
+        kind.verify(&b.data(), b.daddr(), g, false).map_err(BufferError::Corrupt)?;
         Ok(b)
     }
 

@@ -92,6 +92,15 @@ pub fn entry_hash(b: &[u8], i: usize) -> u32 {
 pub fn entry_value(b: &[u8], i: usize) -> u32 {
     get32(b, header(b) + 8 * i + 4)
 }
+/// First entry of a node or directory leaf whose hash is not below `hash`.
+pub fn lower_bound(b: &[u8], hash: u32) -> usize {
+    let (mut from, mut to) = (0, count(b));
+    while from < to {
+        let mid = from.midpoint(to);
+        if entry_hash(b, mid) < hash { from = mid + 1 } else { to = mid }
+    }
+    from
+}
 /// Sets entry `i`.
 pub fn set_entry(b: &mut [u8], i: usize, hash: u32, value: u32) {
     put32(b, NODE_HEADER + 8 * i, hash);

@@ -324,6 +324,24 @@ pub fn bestfree(b: &[u8], i: usize) -> (usize, usize) {
     (usize::from(get16(b, at)), usize::from(get16(b, at + 2)))
 }
 
+/// Carries the three longest free runs of a data block on: the runs at `gone` are no more, and `new` (offset, bytes; none if there
+/// are no bytes) is there. The block is walked only where the three do not tell.
+pub fn update_bestfree(b: &mut [u8], gone: &[usize], new: (usize, usize)) {
+    let old = [0, 1, 2].map(|i| bestfree(b, i));
+    // What is not listed is at most as long as the third.
+    let most_unlisted = old[2].1;
+    let mut best: Vec<(usize, usize)> = old.into_iter().filter(|r| r.1 > 0 && !gone.contains(&r.0)).collect();
+    let at = best.iter().position(|r| new.1 > r.1).unwrap_or(best.len());
+    if new.1 > 0 {
+        best.insert(at, new);
+    }
+    if most_unlisted > 0 && best.get(2).is_none_or(|r| r.1 < most_unlisted) {
+        return rebuild_bestfree(b);
+    }
+    best.resize(3, (0, 0));
+    put_bestfree(b, &best);
+}
+
 /// Recomputes the three longest free runs of a data block.
 pub fn rebuild_bestfree(b: &mut [u8]) {
     let mut best = [(0usize, 0usize); 3];
@@ -335,10 +353,28 @@ pub fn rebuild_bestfree(b: &mut [u8]) {
             best[i] = (at, len);
         }
     }
-    for (i, (at, len)) in best.into_iter().enumerate() {
-        put16(b, BESTFREE + 4 * i, at as u16);
-        put16(b, BESTFREE + 4 * i + 2, len as u16);
+    put_bestfree(b, &best);
+}
+
+fn put_bestfree(b: &mut [u8], best: &[(usize, usize)]) {
+    for (i, (at, len)) in best.iter().take(3).enumerate() {
+        put16(b, BESTFREE + 4 * i, *at as u16);
+        put16(b, BESTFREE + 4 * i + 2, *len as u16);
     }
+}
+
+/// The unused run at `at`, if there is one: its bytes.
+pub fn unused_at(b: &[u8], at: usize) -> Option<usize> {
+    let (tag, len) = (get16(b, at), usize::from(get16(b, at + 2)));
+    (at >= DATA_HEADER && tag == UNUSED_TAG && len >= 8 && at + len <= data_end(b) && usize::from(get16(b, at + len - 2)) == at)
+        .then_some(len)
+}
+
+/// The unused run that ends at `end`, if there is one: its offset.
+pub fn unused_before(b: &[u8], end: usize) -> Option<usize> {
+    // The last two bytes of a run and of an entry say where it begins.
+    let at = usize::from(get16(b, end.checked_sub(2)?));
+    (end > DATA_HEADER && unused_at(b, at).is_some_and(|len| at + len == end)).then_some(at)
 }
 
 /// Writes an unused run.

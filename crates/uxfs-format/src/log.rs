@@ -443,10 +443,16 @@ impl BufFormat {
 /// The runs of set bits of a bitmap: (first, count).
 pub fn runs(map: &[u32]) -> Vec<(usize, usize)> {
     let mut out: Vec<(usize, usize)> = Vec::new();
-    for i in (0..map.len() * 32).filter(|i| map[i / 32] >> (i % 32) & 1 != 0) {
-        match out.last_mut() {
-            Some((s, n)) if *s + *n == i => *n += 1,
-            _ => out.push((i, 1)),
+    for (w, word) in map.iter().enumerate() {
+        let mut left = *word;
+        while left != 0 {
+            let first = left.trailing_zeros() as usize;
+            let n = (left >> first).trailing_ones() as usize;
+            match out.last_mut() {
+                Some((s, m)) if *s + *m == 32 * w + first => *m += n,
+                _ => out.push((32 * w + first, n)),
+            }
+            left &= u32::MAX.checked_shl((first + n) as u32).unwrap_or(0);
         }
     }
     out

@@ -196,13 +196,18 @@ impl Kind {
     pub fn verify(self, b: &[u8], at: DiskAddr, g: &Geometry, with_crc: bool) -> Result<(), Corruption> {
         let kind = if self == Kind::DaAny {
             match Kind::sniff(b) {
-                Some(k @ (Kind::DirLeaf1 | Kind::DirLeafN | Kind::DaNode | Kind::AttrLeaf)) => k,
+                Some(k) if k.is_da() => k,
                 _ => return Err(Corruption { structure: self.name(), place: at, what: "has an unknown magic number" }),
             }
         } else {
             self
         };
         kind.verify_inner(b, at, g, with_crc).map_err(|what| Corruption { structure: kind.name(), place: at, what })
+    }
+
+    /// True for what [`Kind::DaAny`] stands for.
+    pub fn is_da(self) -> bool {
+        matches!(self, Kind::DirLeaf1 | Kind::DirLeafN | Kind::DaNode | Kind::AttrLeaf)
     }
 
     fn verify_inner(self, b: &[u8], at: DiskAddr, g: &Geometry, with_crc: bool) -> Result<(), &'static str> {
@@ -213,8 +218,7 @@ impl Kind {
         if found != Some(self) {
             return Err("has the wrong magic number");
         }
-        let shared = matches!(self, Kind::DirLeaf1 | Kind::DirLeafN | Kind::DaNode | Kind::AttrLeaf);
-        let old = btree::old_kind(b).is_some() || dir::is_old(b) || shared && da::is_old(b);
+        let old = btree::old_kind(b).is_some() || dir::is_old(b) || self.is_da() && da::is_old(b);
         if g.v5() {
             if old {
                 return Err("is of version 4 in a volume of version 5");

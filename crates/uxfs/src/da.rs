@@ -203,7 +203,7 @@ impl DaFork {
                     return Err(self.corrupt("has a node of names without entries or on a wrong level"));
                 }
                 level = Some(l);
-                let i = (0..n).find(|i| da::entry_hash(&d, *i) >= hash).unwrap_or(n - 1);
+                let i = da::lower_bound(&d, hash).min(n - 1);
                 (i, da::entry_value(&d, i))
             };
             nodes.push((block, b, i));

@@ -16,7 +16,7 @@ pub use deferred::{Deferred, Finish, IntentItem};
 
 use crate::error::Result;
 use crate::volume::Volume;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use uxfs_buffer::Buffer;
 use uxfs_format::reservation::Reservation;
@@ -38,7 +38,11 @@ pub trait Loggable: LogItem {
     fn as_item(self: Arc<Self>) -> Arc<dyn LogItem>;
 }
 
+/// Address and basic blocks of a buffer.
+type Key = (DiskAddr, u32);
+
 struct Joined {
+    key: Key,
     item: Arc<BufItem>,
     _held: Held,
     dirty: bool,
@@ -50,9 +54,8 @@ pub struct Trans {
     /// The volume.
     pub vol: Arc<Volume>,
     ticket: Option<Ticket>,
-    joined: HashMap<(DiskAddr, u32), Joined>,
-    /// Order in which buffers joined; they are formatted so.
-    order: Vec<(DiskAddr, u32)>,
+    /// In the order in which they joined; they are formatted so. Few, so they are searched one by one.
+    joined: Vec<Joined>,
     /// Inodes of the chain by their items' numbers; each link logs them all again.
     items: BTreeMap<u64, Arc<dyn Loggable>>,
     extra: Vec<(Arc<dyn LogItem>, Regions)>,
@@ -116,8 +119,7 @@ impl Trans {
         Trans {
             vol: vol.clone(),
             ticket,
-            joined: HashMap::new(),
-            order: Vec::new(),
+            joined: Vec::new(),
             items: BTreeMap::new(),
             extra: Vec::new(),
             done: Vec::new(),
@@ -148,7 +150,7 @@ impl Trans {
     /// The same.
     pub fn read_maps(&mut self, maps: &[(DiskAddr, u32)], kind: Kind) -> Result<Buf> {
         let key = (maps[0].0, maps.iter().map(|m| m.1).sum());
-        if let Some(j) = self.joined.get(&key) {
+        if let Some(j) = self.find(key) {
             return Ok(j.item.buf.clone());
         }
         let vol = self.vol.clone();
@@ -162,7 +164,7 @@ impl Trans {
     /// # Errors
     /// As [`Trans::read_buf`].
     pub fn try_read_buf(&mut self, daddr: DiskAddr, bbs: u32, kind: Kind) -> Result<Option<Buf>> {
-        if self.joined.contains_key(&(daddr, bbs)) {
+        if self.find((daddr, bbs)).is_some() {
             return self.read_buf(daddr, bbs, kind).map(Some);
         }
         let b = self.vol.bufs.read(&[(daddr, bbs)], kind, &self.vol.geo)?;
@@ -172,7 +174,7 @@ impl Trans {
     /// Locks, zeroes and joins the buffer of a block that was just allocated.
     pub fn get_buf(&mut self, maps: &[(DiskAddr, u32)], kind: Kind) -> Buf {
         let key = (maps[0].0, maps.iter().map(|m| m.1).sum());
-        let b = match self.joined.get(&key) {
+        let b = match self.find(key) {
             Some(j) => j.item.buf.clone(),
             None => {
                 let b = self.vol.bufs.get(maps, kind);
@@ -189,13 +191,16 @@ impl Trans {
     fn join(&mut self, b: Buf, held: Held) -> Buf {
         let key = (b.daddr(), b.bbs());
         let item = BufItem::of(&b, &self.vol);
-        self.joined.insert(key, Joined { item, _held: held, dirty: false, keep: false });
-        self.order.push(key);
+        self.joined.push(Joined { key, item, _held: held, dirty: false, keep: false });
         b
     }
 
+    fn find(&self, key: Key) -> Option<&Joined> {
+        self.joined.iter().find(|j| j.key == key)
+    }
+
     fn joined(&mut self, b: &Buf) -> Option<&mut Joined> {
-        let j = self.joined.get_mut(&(b.daddr(), b.bbs()));
+        let j = self.joined.iter_mut().find(|j| Arc::ptr_eq(&j.item.buf, b));
         debug_assert!(j.is_some(), "a buffer is logged that did not join");
         j
     }
@@ -264,18 +269,13 @@ impl Trans {
 
     /// Buffers that have joined so far, for [`Trans::release_since`].
     pub fn joined_count(&self) -> usize {
-        self.order.len()
+        self.joined.len()
     }
 
     /// Lets go of all buffers that joined since there were `count`, but those that were changed or are kept.
     pub fn release_since(&mut self, count: usize) {
-        for key in self.order.split_off(count.min(self.order.len())) {
-            if self.joined.get(&key).is_some_and(|j| j.dirty || j.keep) {
-                self.order.push(key);
-            } else {
-                self.joined.remove(&key);
-            }
-        }
+        let later = self.joined.split_off(count.min(self.joined.len()));
+        self.joined.extend(later.into_iter().filter(|j| j.dirty || j.keep));
     }
 
     /// Logs an inode; it is formatted at the commit.
@@ -345,11 +345,8 @@ impl Trans {
         let Some(ticket) = self.ticket.as_mut() else { return Ok(()) };
         let mut commit = Commit::default();
         if self.dirty {
-            for key in &self.order {
-                if let Some(j) = self.joined.get(key).filter(|j| j.dirty) {
-                    commit.items.push((j.item.clone() as Arc<dyn LogItem>, j.item.format()));
-                }
-            }
+            let changed = self.joined.iter().filter(|j| j.dirty);
+            commit.items.extend(changed.map(|j| (j.item.clone() as Arc<dyn LogItem>, j.item.format())));
             commit.items.extend(self.items.values().map(|i| (i.clone().as_item(), i.format())));
             commit.items.append(&mut self.extra);
             commit.done = std::mem::take(&mut self.done);
@@ -360,12 +357,10 @@ impl Trans {
         self.vol.counters.give(std::mem::take(&mut self.freed_blocks));
         let (count, free) = std::mem::take(&mut self.inodes);
         self.vol.counters.add_inodes(count, free);
-        self.joined.retain(|_, j| {
+        self.joined.retain_mut(|j| {
             j.dirty = false;
             j.keep && !last
         });
-        let joined = &self.joined;
-        self.order.retain(|k| joined.contains_key(k));
         self.highest_agf = None;
         self.dirty = false;
         self.half_done = false;

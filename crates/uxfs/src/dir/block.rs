@@ -5,9 +5,9 @@ use crate::ag::write_logged;
 use crate::da::Source;
 use crate::error::{Error, Result};
 use crate::trans::{Buf, Trans};
+use uxfs_format::Kind;
 use uxfs_format::bytes::{get32, put32};
 use uxfs_format::dir::{self, entry_size};
-use uxfs_format::{Kind, NULL_AG};
 
 const TAIL: usize = 8;
 
@@ -34,12 +34,33 @@ fn put_hashes(b: &mut [u8], all: &[(u32, u32)]) {
     put32(b, at + 4, 0);
 }
 
+/// Address of hash `i`; 0 for a stale one.
+fn address(b: &[u8], i: usize) -> u32 {
+    get32(b, dir::data_end(b) + 8 * i + 4)
+}
+
+/// First hash that is not below `h`.
+fn lower_bound(b: &[u8], h: u32) -> usize {
+    let start = dir::data_end(b);
+    let (mut from, mut to) = (0, count(b));
+    while from < to {
+        let mid = from.midpoint(to);
+        if get32(b, start + 8 * mid) < h { from = mid + 1 } else { to = mid }
+    }
+    from
+}
+
+/// The hashes that are equal to `h`: their indices.
+fn equal(b: &[u8], h: u32) -> impl Iterator<Item = usize> {
+    let start = dir::data_end(b);
+    (lower_bound(b, h)..count(b)).take_while(move |i| get32(b, start + 8 * i) == h)
+}
+
 pub(super) fn lookup(d: &Dir, src: &mut impl Source, name: &[u8]) -> Result<Option<Found>> {
     let b = d.read_block(src)?;
     let bytes = b.data();
-    let want = hash(name);
     let end = dir::data_end(&bytes);
-    for (_, addr) in hashes(&bytes).into_iter().filter(|h| h.0 == want) {
+    for addr in equal(&bytes, hash(name)).map(|i| address(&bytes, i)).filter(|a| *a != 0) {
         let Some(e) = dir::data_entry(&bytes, addr as usize * 8, end) else {
             return Err(d.fork.corrupt("has a hash that leads to no entry"));
         };
@@ -69,30 +90,26 @@ pub(super) fn add(d: &Dir, tp: &mut Trans, new: New<'_>) -> Result<bool> {
     let size = entry_size(new.name.len());
     let fits = write_logged(tp, &b, |bytes| {
         compact(bytes);
-        let end = dir::data_end(bytes);
         // Eight bytes at the end of the entries become the new hash.
-        let last = dir::data_items(bytes).flatten().last();
-        let Some(dir::Item::Unused { len, at: last_at }) = last else { return false };
-        let run = data::find_run(bytes, size);
-        let ok = run.is_some_and(|r| r.0 != last_at || len >= size + 8);
-        let other = dir::data_items(bytes).flatten().any(|i| matches!(i, dir::Item::Unused { at, len } if at != last_at && len >= size));
-        if !ok && !other {
+        let end = dir::data_end(bytes);
+        let Some(last) = dir::unused_before(bytes, end) else { return false };
+        let rest = (last, end - 8 - last);
+        let has_room = |(at, len)| len >= if at == last { size + 8 } else { size };
+        if !(0..3).map(|i| dir::bestfree(bytes, i)).any(has_room) {
             return false;
         }
-        data::take(bytes, end - 8, 8);
-        let mut all = hashes(bytes);
-        let n = all.len();
-        // Until the address is known the new hash stands at the front, as the highest count says.
-        all.insert(0, (0, 0));
-        put_hashes(bytes, &all);
-        dir::rebuild_bestfree(bytes);
+        let (h, n) = (hash(new.name), count(bytes));
+        let i = lower_bound(bytes, h);
+        bytes.copy_within(end..end + 8 * i, end - 8);
+        let (slot, tail) = (end - 8 + 8 * i, bytes.len() - TAIL);
+        put32(bytes, slot, h);
+        put32(bytes, tail, n as u32 + 1);
+        if rest.1 > 0 {
+            dir::put_unused(bytes, rest.0, rest.1);
+        }
+        dir::update_bestfree(bytes, &[last], rest);
         let Some(at) = data::put(bytes, new) else { return false };
-        all.remove(0);
-        let h = hash(new.name);
-        let i = all.partition_point(|e| e.0 < h);
-        all.insert(i, (h, at as u32 / 8));
-        debug_assert_eq!(all.len(), n + 1);
-        put_hashes(bytes, &all);
+        put32(bytes, slot + 4, at as u32 / 8);
         true
     });
     if fits {
@@ -107,12 +124,13 @@ pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
     let b = d.read_block(tp)?;
     write_logged(tp, &b, |bytes| {
         compact(bytes);
-        let mut all = hashes(bytes);
-        all.retain(|e| e.1 != found.addr);
         let start = dir::data_end(bytes);
-        put_hashes(bytes, &all);
-        data::give(bytes, start, 8);
-        data::remove(bytes, found.addr as usize * 8, name.len());
+        let Some(i) = equal(bytes, hash(name)).find(|i| address(bytes, *i) == found.addr) else { return };
+        bytes.copy_within(start..start + 8 * i, start + 8);
+        let (n, tail) = (count(bytes), bytes.len() - TAIL);
+        put32(bytes, tail, n as u32 - 1);
+        data::free(bytes, start, 8);
+        data::free(bytes, found.addr as usize * 8, entry_size(name.len()));
     });
     d.log(tp, 0)
 }
@@ -198,7 +216,6 @@ pub(super) fn from_leaf(d: &Dir, tp: &mut Trans) -> Result<()> {
         put_hashes(bytes, &all);
         dir::rebuild_bestfree(bytes);
     });
-    let _ = NULL_AG;
     d.log(tp, 0)?;
     shortform::from_block(d, tp)
 }

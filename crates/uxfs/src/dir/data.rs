@@ -20,64 +20,41 @@ pub(super) fn best(b: &[u8]) -> usize {
     dir::bestfree(b, 0).1
 }
 
-/// The first unused run of at least `size` bytes that ends at `until` at the latest: (offset, bytes).
-pub(super) fn find_run(b: &[u8], size: usize) -> Option<(usize, usize)> {
-    dir::data_items(b).flatten().find_map(|i| match i {
-        Item::Unused { at, len } if len >= size => Some((at, len)),
-        _ => None,
-    })
+/// Makes `at..at+len` unused and joins it with its neighbours: (the runs that are no more, the new one).
+fn join(b: &mut [u8], at: usize, len: usize) -> (Vec<usize>, (usize, usize)) {
+    // The freed bytes may hold anything, also what looks like a run: only what lies around them is asked.
+    let before = dir::unused_before(b, at);
+    let behind = dir::unused_at(b, at + len);
+    let (start, end) = (before.unwrap_or(at), at + len + behind.unwrap_or(0));
+    dir::put_unused(b, start, end - start);
+    (before.into_iter().chain(behind.map(|_| at + len)).collect(), (start, end - start))
 }
 
-/// Takes `at..at+len` out of the unused run that covers it.
-pub(super) fn take(b: &mut [u8], at: usize, len: usize) {
-    let run = dir::data_items(b).flatten().find_map(|i| match i {
-        Item::Unused { at: s, len: n } if s <= at && at + len <= s + n => Some((s, n)),
-        _ => None,
-    });
-    if let Some((s, n)) = run {
-        if s < at {
-            dir::put_unused(b, s, at - s);
-        }
-        if at + len < s + n {
-            dir::put_unused(b, at + len, s + n - at - len);
-        }
-    }
-}
-
-/// Makes `at..at+len` unused and joins it with its neighbours. `end` is where entries end, with the freed bytes included.
+/// Makes `at..at+len` unused and joins it with its neighbours; the list of the longest runs is the caller's to rebuild.
 pub(super) fn give(b: &mut [u8], at: usize, len: usize) {
-    let (mut s, mut e) = (at, at + len);
-    // The freed bytes may hold anything: mark them first, so that the walk below sees one sound run after another.
-    dir::put_unused(b, s, len);
-    let mut runs = Vec::new();
-    for i in dir::data_items(b).flatten() {
-        if let Item::Unused { at, len } = i {
-            runs.push((at, at + len));
-        }
-    }
-    if let Some(l) = runs.iter().find(|r| r.1 == s) {
-        s = l.0;
-    }
-    if let Some(r) = runs.iter().find(|r| r.0 == e) {
-        e = r.1;
-    }
-    dir::put_unused(b, s, e - s);
+    join(b, at, len);
 }
 
 /// Enters a name into a run that is long enough; returns its offset.
 pub(super) fn put(b: &mut [u8], new: New<'_>) -> Option<usize> {
     let size = entry_size(new.name.len());
-    let (at, _) = find_run(b, size)?;
-    take(b, at, size);
+    let (at, len) = dir::bestfree(b, 0);
+    if len < size || dir::unused_at(b, at) != Some(len) {
+        return None;
+    }
+    let rest = (at + size, len - size);
+    if rest.1 > 0 {
+        dir::put_unused(b, rest.0, rest.1);
+    }
     dir::put_entry(b, at, new.ino, new.name, new.ftype);
-    dir::rebuild_bestfree(b);
+    dir::update_bestfree(b, &[at], rest);
     Some(at)
 }
 
-/// Removes the entry at `at`.
-pub(super) fn remove(b: &mut [u8], at: usize, name: usize) {
-    give(b, at, entry_size(name));
-    dir::rebuild_bestfree(b);
+/// Makes `at..at+len` unused, as [`give`], and carries the list of the longest runs on.
+pub(super) fn free(b: &mut [u8], at: usize, len: usize) {
+    let (gone, new) = join(b, at, len);
+    dir::update_bestfree(b, &gone, new);
 }
 
 /// True if nothing but one unused run is left.

@@ -22,19 +22,9 @@ pub(super) fn live_count(b: &[u8]) -> usize {
     da::count(b).saturating_sub(usize::from(da::node_level(b)))
 }
 
-/// First entry whose hash is not below `h`.
-fn lower_bound(b: &[u8], h: u32) -> usize {
-    let (mut from, mut to) = (0, da::count(b));
-    while from < to {
-        let mid = from.midpoint(to);
-        if da::entry_hash(b, mid) < h { from = mid + 1 } else { to = mid }
-    }
-    from
-}
-
 /// Addresses of live entries with hash `h`, and whether entries with higher ones follow in this leaf.
 pub(super) fn with_hash(b: &[u8], h: u32) -> (Vec<u32>, bool) {
-    let (from, n) = (lower_bound(b, h), da::count(b));
+    let (from, n) = (da::lower_bound(b, h), da::count(b));
     let equal = (from..n).take_while(|i| da::entry_hash(b, *i) == h).map(|i| da::entry_value(b, i)).filter(|a| *a != 0).collect();
     (equal, n > 0 && da::entry_hash(b, n - 1) > h)
 }
@@ -47,7 +37,7 @@ pub(super) fn last_hash(b: &[u8]) -> u32 {
 /// Enters a hash, for which there is room.
 pub(super) fn insert(b: &mut [u8], h: u32, addr: u32) {
     drop_stale(b);
-    let (at, n) = (lower_bound(b, h), da::count(b));
+    let (at, n) = (da::lower_bound(b, h), da::count(b));
     b.copy_within(NODE_HEADER + 8 * at..NODE_HEADER + 8 * n, NODE_HEADER + 8 * (at + 1));
     da::set_entry(b, at, h, addr);
     da::set_count(b, n + 1);
@@ -57,7 +47,7 @@ pub(super) fn insert(b: &mut [u8], h: u32, addr: u32) {
 pub(super) fn take_out(b: &mut [u8], h: u32, addr: u32) {
     drop_stale(b);
     let n = da::count(b);
-    let Some(at) = (lower_bound(b, h)..n).find(|i| da::entry_value(b, *i) == addr) else { return };
+    let Some(at) = (da::lower_bound(b, h)..n).find(|i| da::entry_value(b, *i) == addr) else { return };
     b.copy_within(NODE_HEADER + 8 * (at + 1)..NODE_HEADER + 8 * n, NODE_HEADER + 8 * at);
     da::set_count(b, n - 1);
 }
@@ -190,7 +180,7 @@ pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
 pub(super) fn remove_entry(d: &Dir, tp: &mut Trans, addr: u32, name: &[u8]) -> Result<(u32, u16)> {
     let (b, off) = d.entry_at(tp, addr)?;
     let db = (u64::from(addr) * 8 / d.size as u64) as u32;
-    write_logged(tp, &b, |bytes| data::remove(bytes, off, name.len()));
+    write_logged(tp, &b, |bytes| data::free(bytes, off, entry_size(name.len())));
     if db > 0 && data::is_empty(&b.data()) {
         d.fork.drop_block(tp, d.data_block(db), &b)?;
         d.set_size(u64::from(d.data_blocks()));

@@ -64,8 +64,9 @@ fn find_room(d: &Dir, tp: &mut Trans, size: usize) -> Result<Option<u32>> {
         let Some(b) = d.fork.read_if(tp, d.free_block(i), Kind::DirFree)? else { continue };
         let bytes = b.data();
         let n = get32(&bytes, VALID) as usize;
-        let fits = |k: &usize| best_at(&bytes, *k) != NULL_BEST && usize::from(best_at(&bytes, *k)) >= size;
-        if let Some(k) = (0..n).find(fits) {
+        let bests =
+            bytes.get(FREE_HEADER..FREE_HEADER + 2 * n).unwrap_or_default().chunks_exact(2).map(|b| u16::from_be_bytes([b[0], b[1]]));
+        if let Some(k) = bests.enumerate().find_map(|(k, b)| (b != NULL_BEST && usize::from(b) >= size).then_some(k)) {
             return Ok(Some(i * max + k as u32));
         }
     }

@@ -1,0 +1,308 @@
+//! uxfs beside a null file system on the same transport, fuse2fs, and the kernel's XFS on a loop device.
+
+use crate::table::Table;
+use anyhow::{Context, Result, bail, ensure};
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use uxfs::{Fs, Make, Options};
+use uxfs_device::{Device, Memory};
+
+/// Files that are made in one directory.
+const CREATES: u64 = 40_000;
+/// Bytes of an image; sparse.
+const IMAGE: u64 = 4 << 30;
+
+/// The peers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Peer {
+    Null,
+    Uxfs,
+    Fuse2fs,
+    Kernel,
+}
+
+impl Peer {
+    fn name(self) -> &'static str {
+        match self {
+            Peer::Null => "null file system",
+            Peer::Uxfs => "uxfs mount",
+            Peer::Fuse2fs => "fuse2fs",
+            Peer::Kernel => "kernel XFS, loop",
+        }
+    }
+}
+
+fn must(c: &mut Command) -> Result<String> {
+    let name = c.get_program().to_string_lossy().into_owned();
+    let o = c.output().with_context(|| format!("{name}: install it with: cargo xtask tools"))?;
+    ensure!(o.status.success(), "{name}: {}", String::from_utf8_lossy(&o.stderr));
+    Ok(String::from_utf8_lossy(&o.stdout).into_owned())
+}
+
+/// The program, which is built beside this one.
+fn program() -> Result<PathBuf> {
+    let p = std::env::current_exe()?.with_file_name("uxfs");
+    ensure!(p.exists(), "{} is not there; build it with: cargo build --release", p.display());
+    Ok(p)
+}
+
+fn is_mounted(at: &Path) -> bool {
+    fs::read_to_string("/proc/self/mountinfo").is_ok_and(|t| t.lines().any(|l| l.split(' ').nth(4) == at.to_str()))
+}
+
+/// A fresh file system of a peer's, mounted; it goes when it is dropped.
+struct Mounted {
+    at: PathBuf,
+    dir: PathBuf,
+    server: Option<Child>,
+}
+
+impl Mounted {
+    fn new(peer: Peer, place: &Path) -> Result<Mounted> {
+        let dir = place.join(format!("uxfs-bench-{}", std::process::id()));
+        let at = dir.join("mnt");
+        fs::create_dir_all(&at)?;
+        let image = dir.join("volume.img");
+        File::create(&image)?.set_len(IMAGE)?;
+        let mut m = Mounted { at: at.clone(), dir, server: None };
+        match peer {
+            Peer::Null => m.serve(Command::new(std::env::current_exe()?).arg("null").arg(&at))?,
+            Peer::Uxfs => {
+                must(Command::new(program()?).args(["mkfs", "-q"]).arg(&image))?;
+                m.serve(Command::new(program()?).args(["mount", "-f"]).args([&image, &at]))?;
+            }
+            Peer::Fuse2fs => {
+                must(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))?;
+                m.serve(Command::new("fuse2fs").arg("-f").args([&image, &at]))?;
+            }
+            Peer::Kernel => {
+                must(Command::new("mkfs.xfs").arg("-q").arg(&image))?;
+                must(Command::new("mount").args(["-o", "loop"]).args([&image, &at]))?;
+            }
+        }
+        Ok(m)
+    }
+
+    fn serve(&mut self, c: &mut Command) -> Result<()> {
+        let name = c.get_program().to_string_lossy().into_owned();
+        let child =
+            c.stdout(Stdio::null()).stderr(Stdio::null()).spawn().with_context(|| format!("{name}: cargo xtask tools installs it"))?;
+        self.server = Some(child);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !is_mounted(&self.at) {
+            if Instant::now() > deadline {
+                bail!("{name} has not mounted");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            if !is_mounted(&self.at) || Command::new("umount").arg(&self.at).stderr(Stdio::null()).status().is_ok_and(|s| s.success()) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        if let Some(mut c) = self.server.take() {
+            let _ = c.wait();
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Creates `n` empty files in a directory; files a second.
+fn creates(at: &Path, n: u64) -> Result<f64> {
+    let dir = at.join("many");
+    fs::create_dir(&dir)?;
+    let d = rustix::fs::open(&dir, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty())?;
+    let begun = Instant::now();
+    for i in 0..n {
+        use rustix::fs::{Mode, OFlags, openat};
+        openat(&d, format!("file{i:07}"), OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY, Mode::from_raw_mode(0o644))?;
+    }
+    Ok(n as f64 / begun.elapsed().as_secs_f64())
+}
+
+fn create(place: &Path) -> Result<()> {
+    let mut t = Table::new(
+        &format!("{CREATES} empty files in one directory, one thread; wanted: 0.7 of null, 20 times fuse2fs"),
+        &["", "creates/s", "of null"],
+    );
+    let mut null = 0.0;
+    for peer in [Peer::Null, Peer::Uxfs, Peer::Fuse2fs, Peer::Kernel] {
+        // The best of three, since the machine is shared; fuse2fs takes too long for that.
+        let rounds = if peer == Peer::Fuse2fs { 1 } else { 3 };
+        let mut best = 0f64;
+        for _ in 0..rounds {
+            best = best.max(creates(&Mounted::new(peer, place)?.at, CREATES)?);
+        }
+        if peer == Peer::Null {
+            null = best;
+        }
+        t.row([peer.name().into(), format!("{best:.0}"), format!("{:.2}", best / null)]);
+    }
+    Ok(())
+}
+
+fn dbench(place: &Path) -> Result<()> {
+    let mut t = Table::new("dbench, its own load, 4 clients, 10 s; wanted: 5 times fuse2fs", &["", "MB/s", "of fuse2fs"]);
+    let mut base = 0.0;
+    for peer in [Peer::Fuse2fs, Peer::Uxfs, Peer::Kernel] {
+        let m = Mounted::new(peer, place)?;
+        let out = must(Command::new("dbench").args(["-t", "10", "-c", "/usr/share/dbench/client.txt", "4"]).current_dir(&m.at))?;
+        let rate =
+            out.lines().find_map(|l| l.strip_prefix("Throughput ")).and_then(|l| l.split(' ').next()).context("dbench says no rate")?;
+        let rate: f64 = rate.parse()?;
+        if base == 0.0 {
+            base = rate;
+        }
+        t.row([peer.name().into(), format!("{rate:.0}"), format!("{:.2}", rate / base)]);
+    }
+    Ok(())
+}
+
+/// Time that this process has spent computing.
+fn cpu() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
+fn volume(size: u64) -> Result<Fs> {
+    let dev = Arc::new(Memory::new(size));
+    uxfs_mkfs::format(&*dev as &dyn Device, &uxfs_mkfs::Options::new(size, uxfs_mkfs::UuidGenerator::random()?))?;
+    Ok(Fs::open(dev, Options::default())?)
+}
+
+fn counter(v: &Fs, name: &str) -> u64 {
+    v.journal_stats().iter().find(|s| s.0 == name).map_or(0, |s| s.1)
+}
+
+fn file() -> Make {
+    Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0), umask: 0 }
+}
+
+fn computing() -> Result<()> {
+    let mut t = Table::new(
+        "CPU of the engine a create, on a memory device, journal and write-back included; wanted: 10 us",
+        &["", "us a create", "us a removal", "log bytes a create"],
+    );
+    for (name, per_dir) in [("1 000 a directory", 1000), ("all in one directory", u64::MAX)] {
+        let n = 200_000;
+        let v = volume(2 << 30)?;
+        let begun = cpu();
+        let mut dirs = vec![];
+        for i in 0..n {
+            if i % per_dir == 0 {
+                dirs.push(v.create(v.root(), format!("d{i}").as_bytes(), Make { mode: 0o040_755, ..file() })?.ino);
+            }
+            v.create(dirs[dirs.len() - 1], format!("file{i:07}").as_bytes(), file())?;
+        }
+        v.sync()?;
+        let made = (cpu() - begun).as_secs_f64() * 1e6 / n as f64;
+        let log = counter(&v, "blocks") as f64 * 512.0 / n as f64;
+        let begun = cpu();
+        for i in 0..n {
+            v.unlink(dirs[(i / per_dir.min(n)) as usize], format!("file{i:07}").as_bytes())?;
+        }
+        v.sync()?;
+        let removed = (cpu() - begun).as_secs_f64() * 1e6 / n as f64;
+        t.row([name.into(), format!("{made:.1}"), format!("{removed:.1}"), format!("{log:.0}")]);
+        v.unmount()?;
+    }
+    Ok(())
+}
+
+fn unpack(place: &Path) -> Result<()> {
+    let dir = place.join(format!("uxfs-bench-source-{}", std::process::id()));
+    fs::create_dir_all(&dir)?;
+    let _gone = Gone(dir.clone());
+    let source = ["/usr/include", "/usr/share/doc"].into_iter().find(|p| Path::new(p).is_dir()).context("no directory to pack")?;
+    let archive = dir.join("source.tar");
+    must(Command::new("tar").arg("-cf").arg(&archive).args(["-C", source, "."]))?;
+    let mut t = Table::new(
+        &format!("unpacking {source} ({} MB), durable at the end; wanted: no slower than the kernel", fs::metadata(&archive)?.len() >> 20),
+        &["", "seconds"],
+    );
+    for peer in [Peer::Kernel, Peer::Uxfs] {
+        let mut best = f64::MAX;
+        for _ in 0..3 {
+            let begun;
+            if peer == Peer::Kernel {
+                let m = Mounted::new(peer, place)?;
+                begun = Instant::now();
+                must(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&m.at))?;
+                must(Command::new("sync").arg("-f").arg(&m.at))?;
+                best = best.min(begun.elapsed().as_secs_f64());
+            } else {
+                let image = dir.join("volume.img");
+                let _ = fs::remove_file(&image);
+                OpenOptions::new().create(true).truncate(true).write(true).open(&image)?.set_len(IMAGE)?;
+                must(Command::new(program()?).args(["mkfs", "-q"]).arg(&image))?;
+                begun = Instant::now();
+                let input = Stdio::from(File::open(&archive)?);
+                must(Command::new(program()?).args(["tar", "-x"]).arg(format!("{}:/", image.display())).stdin(input))?;
+                best = best.min(begun.elapsed().as_secs_f64());
+            }
+        }
+        t.row([if peer == Peer::Uxfs { "uxfs tar".into() } else { format!("tar, {}", peer.name()) }, format!("{best:.2}")]);
+    }
+    Ok(())
+}
+
+/// A folder that goes when it is dropped.
+struct Gone(PathBuf);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn lookup() -> Result<()> {
+    let mut t = Table::new(
+        "lookups in the engine, each name of a directory once in random order; wanted: no slower in the large one",
+        &["names", "ns a lookup"],
+    );
+    for n in [100u64, 10_000, 200_000] {
+        let v = volume(2 << 30)?;
+        for i in 0..n {
+            v.create(v.root(), format!("file{i:07}").as_bytes(), file())?;
+        }
+        let rounds = 400_000u64;
+        let begun = Instant::now();
+        for i in 0..rounds {
+            let k = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % n;
+            v.lookup(v.root(), format!("file{k:07}").as_bytes())?;
+        }
+        t.row([n.to_string(), format!("{:.0}", begun.elapsed().as_secs_f64() * 1e9 / rounds as f64)]);
+        v.unmount()?;
+    }
+    Ok(())
+}
+
+/// Runs the parts that are asked for, all if none is.
+///
+/// # Errors
+/// A part failed, or a peer is not installed.
+pub fn run(place: &Path, parts: &[String]) -> Result<()> {
+    let all = ["create", "dbench", "cpu", "unpack", "lookup"];
+    let parts: Vec<&str> = if parts.is_empty() { all.to_vec() } else { parts.iter().map(String::as_str).collect() };
+    for p in parts {
+        match p {
+            "create" => create(place)?,
+            "dbench" => dbench(place)?,
+            "cpu" => computing()?,
+            "unpack" => unpack(place)?,
+            "lookup" => lookup()?,
+            other => bail!("{other}: the parts are {}", all.join(", ")),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! What a comparison prints.
+
+/// A table whose columns are as wide as they must be.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// With these headings.
+    pub fn new(title: &str, head: &[&str]) -> Table {
+        println!("\n{title}");
+        Table { rows: vec![head.iter().map(|s| s.to_string()).collect()] }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |c: usize| self.rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for r in &self.rows {
+            let cells = r.iter().enumerate().map(|(i, c)| match i {
+                0 => format!("{c:<w$}", w = widths[0]),
+                _ => format!("{c:>w$}", w = widths[i]),
+            });
+            println!("  {}", cells.collect::<Vec<_>>().join("  "));
+        }
+    }
+}
