@@ -125,6 +125,8 @@ impl Extra {
 struct Blocks<R> {
     input: R,
     count: u64,
+    /// For data on its way; as large as it had to be so far.
+    buf: Vec<u8>,
 }
 
 impl<R: Read> Blocks<R> {
@@ -153,14 +155,15 @@ impl<R: Read> Blocks<R> {
 
     /// Hands an entry's data on.
     fn data(&mut self, size: u64, sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
-        let mut buf = vec![0; CHUNK.min(size.next_multiple_of(BLOCK as u64) as usize)];
+        let most = CHUNK.min(size.next_multiple_of(BLOCK as u64) as usize);
+        self.buf.resize(self.buf.len().max(most), 0);
         let mut at = 0;
         while at < size {
-            let want = buf.len().min((size - at).next_multiple_of(BLOCK as u64) as usize);
-            self.input.read_exact(&mut buf[..want]).context("the archive ends in the middle of a file")?;
+            let want = most.min((size - at).next_multiple_of(BLOCK as u64) as usize);
+            self.input.read_exact(&mut self.buf[..want]).context("the archive ends in the middle of a file")?;
             self.count += (want / BLOCK) as u64;
             let n = ((size - at) as usize).min(want);
-            sink(at, &buf[..n])?;
+            sink(at, &self.buf[..n])?;
             at += n as u64;
         }
         Ok(())
@@ -263,7 +266,7 @@ fn below(root: &Path, name: &Path) -> Result<PathBuf> {
 /// # Errors
 /// The first that occurs; what was unpacked stays.
 pub fn extract(v: &Volume, root: &Path, input: impl Read, on_bytes: &dyn Fn(u64)) -> Result<()> {
-    let mut blocks = Blocks { input: plain(input)?, count: 0 };
+    let mut blocks = Blocks { input: plain(input)?, count: 0, buf: Vec::new() };
     let (mut extra, mut global) = (Extra::default(), Extra::default());
     let mut unpack = Unpack { v, root, dirs: Vec::new(), known: HashMap::new() };
     while let Some(h) = blocks.header()? {

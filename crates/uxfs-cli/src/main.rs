@@ -32,6 +32,9 @@ use tree::{Host, Tree};
 use uxfs::{AttrName, Rename, SetAttr, SetMode};
 use volume::{DIR, FMT, Volume};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Says something that is no error.
 fn warn(text: &str) {
     eprintln!("uxfs: warning: {text}");

@@ -129,13 +129,13 @@ impl Tree for Volume {
 
     fn read_data(&self, path: &Path, sink: Sink<'_>) -> Result<()> {
         let s = self.resolve(path, false)?;
-        let mut buf = vec![0; CHUNK];
+        let mut buf = vec![0; CHUNK.min(s.size as usize)];
         let mut at = 0;
         while let Some(from) = self.fs.seek(s.ino, at, Seek::Data)? {
             let to = self.fs.seek(s.ino, from, Seek::Hole)?.unwrap_or(s.size);
             at = from;
             while at < to {
-                let want = ((to - at) as usize).min(CHUNK);
+                let want = ((to - at) as usize).min(buf.len());
                 let n = self.fs.read(s.ino, at, &mut buf[..want])?;
                 if n == 0 {
                     break;
@@ -262,24 +262,27 @@ impl Tree for Host {
     }
 
     fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>> {
+        let mut names = [0; 256];
+        if rustix::fs::llistxattr(path, &mut names[..]) == Ok(0) {
+            return Ok(Vec::new());
+        }
         let mut names = vec![0; 65536];
         let n = match rustix::fs::llistxattr(path, &mut names[..]) {
             Err(rustix::io::Errno::OPNOTSUPP) => return Ok(Vec::new()),
             r => r.with_context(|| self.show(path))?,
         };
-        let mut out = Vec::new();
+        let (mut out, mut value) = (Vec::new(), if n > 0 { vec![0; 65536] } else { Vec::new() });
         for name in names[..n].split(|b| *b == 0).filter(|s| !s.is_empty()) {
-            let mut value = vec![0; 65536];
             let got = rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]).with_context(|| self.show(path))?;
-            value.truncate(got);
-            out.push((OsStr::from_bytes(name).to_os_string(), value));
+            out.push((OsStr::from_bytes(name).to_os_string(), value[..got].to_vec()));
         }
         Ok(out)
     }
 
     fn read_data(&self, path: &Path, sink: Sink<'_>) -> Result<()> {
         let mut f = File::open(path).with_context(|| self.show(path))?;
-        let mut buf = vec![0; CHUNK];
+        // What says that it is empty, as in /proc, may not be.
+        let mut buf = vec![0; CHUNK.min(f.metadata()?.len().max(16384) as usize)];
         let mut at = 0;
         loop {
             match rustix::fs::seek(&f, rustix::fs::SeekFrom::Data(at)) {

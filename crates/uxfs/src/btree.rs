@@ -302,31 +302,38 @@ impl<'a, T: Tree> Cursor<'a, T> {
         }
     }
 
+    /// Puts the key of entry `i` of a block's bytes `d` into `out`.
+    fn put_key_of(&self, d: &[u8], level: u16, i: usize, out: &mut [u8]) {
+        let s = self.shape;
+        match level {
+            0 => self.tree.put_key(&self.tree.decode(&d[s.rec_at(i)..]), out),
+            _ => out.copy_from_slice(&d[s.key_at(i)..s.key_at(i) + s.key]),
+        }
+    }
+
     /// Key of entry `i` of a block.
     fn key_of(&self, n: &Node, level: u16, i: usize) -> Vec<u8> {
-        let s = self.shape;
-        let mut key = vec![0; s.key];
-        if level == 0 {
-            self.tree.put_key(&self.rec_at(n, i), &mut key);
-        } else {
-            self.read(n, |d| key.copy_from_slice(&d[s.key_at(i)..s.key_at(i) + s.key]));
-        }
+        let mut key = vec![0; self.shape.key];
+        self.read(n, |d| self.put_key_of(d, level, i, &mut key));
         key
     }
 
     /// The key that a parent keeps for a block: that of its first entry, with the highest of all high keys.
     fn block_key(&self, n: &Node) -> Vec<u8> {
-        let level = self.read(n, uxfs_format::btree::level);
-        let mut key = self.key_of(n, level, 0);
-        if let Some(cmp) = self.tree.cmp_high() {
+        let mut key = vec![0; self.shape.key];
+        self.read(n, |d| {
+            let level = uxfs_format::btree::level(d);
+            self.put_key_of(d, level, 0, &mut key);
+            let Some(cmp) = self.tree.cmp_high() else { return };
             let half = key.len() / 2;
-            for i in 1..self.count(n) {
-                let other = self.key_of(n, level, i);
+            let mut other = vec![0; key.len()];
+            for i in 1..numrecs(d) {
+                self.put_key_of(d, level, i, &mut other);
                 if cmp(&other[half..], &key[half..]) == Ordering::Greater {
                     key[half..].copy_from_slice(&other[half..]);
                 }
             }
-        }
+        });
         key
     }
 

@@ -371,7 +371,8 @@ impl Loggable for Inode {
         let mut core = vec![0; CORE_SIZE];
         d.core.encode(&mut core, &g.meta_uuid);
         swap_for_log(&mut core, d.core.flags2);
-        let mut out = vec![Vec::new(), core];
+        let mut out = Vec::with_capacity(4);
+        out.extend([Vec::new(), core]);
         let mut region = |w: Which, bits: [u32; 3], size: usize| {
             let (bit, mut bytes) = match d.format(w) {
                 Format::Dev => return (ino_field::DEV, 0),

@@ -345,6 +345,7 @@ impl Trans {
         let Some(ticket) = self.ticket.as_mut() else { return Ok(()) };
         let mut commit = Commit::default();
         if self.dirty {
+            commit.items.reserve(self.joined.len() + self.items.len() + self.extra.len());
             let changed = self.joined.iter().filter(|j| j.dirty);
             commit.items.extend(changed.map(|j| (j.item.clone() as Arc<dyn LogItem>, j.item.format())));
             commit.items.extend(self.items.values().map(|i| (i.clone().as_item(), i.format())));

@@ -88,9 +88,14 @@ impl BufItem {
     fn piece(&self, l: &Logged, kind: Kind, offset: usize, map: (uxfs_format::DiskAddr, u32), data: &[u8]) -> Regions {
         let chunks = map.1 as usize * 512 / CHUNK;
         let first = offset / CHUNK;
-        let bit = |c: usize| l.bits[(first + c) / 32] >> ((first + c) % 32) & 1;
-        let mut words = vec![0u32; chunks.div_ceil(32)];
-        (0..chunks).for_each(|c| words[c / 32] |= bit(c) << (c % 32));
+        let words = if first.is_multiple_of(32) && chunks.is_multiple_of(32) {
+            l.bits[first / 32..(first + chunks) / 32].to_vec()
+        } else {
+            let bit = |c: usize| l.bits[(first + c) / 32] >> ((first + c) % 32) & 1;
+            let mut words = vec![0u32; chunks.div_ceil(32)];
+            (0..chunks).for_each(|c| words[c / 32] |= bit(c) << (c % 32));
+            words
+        };
         let mut f = BufFormat { flags: 0, kind: kind.log_type(), bbs: map.1 as u16, daddr: map.0, map: words };
         if l.cancelled {
             (f.flags, f.kind) = (buf_flag::CANCEL, 0);
