@@ -599,7 +599,7 @@ impl Intent {
             return None;
         }
         let (n, id) = (le32(b, 4) as usize, le64(b, 8));
-        if matches!(kind, item::CUD | item::RUD | item::BUD | item::ATTRD) {
+        if matches!(kind, item::CUD | item::RUD | item::BUD | item::ATTRD | item::XMD) {
             return Some(Intent { kind, id, extents: Vec::new() });
         }
         let each = (b.len() - 16).checked_div(n).unwrap_or(16);
@@ -634,7 +634,8 @@ impl Intent {
         let mut b = Vec::with_capacity(16 + 32 * self.extents.len());
         b.extend(self.kind.to_le_bytes());
         b.extend(1u16.to_le_bytes());
-        let n = if matches!(self.kind, item::CUD | item::RUD | item::BUD | item::ATTRD) { 0 } else { self.extents.len() as u32 };
+        let n =
+            if matches!(self.kind, item::CUD | item::RUD | item::BUD | item::ATTRD | item::XMD) { 0 } else { self.extents.len() as u32 };
         b.extend(n.to_le_bytes());
         b.extend(self.id.to_le_bytes());
         let wide = matches!(self.kind, item::RUI | item::BUI);
@@ -717,6 +718,69 @@ impl AttrIntent {
     }
 }
 
+/// Bits of an exchange's flags.
+pub mod exchange_flag {
+    /// Of attribute forks.
+    pub const ATTR: u64 = 1;
+    /// The files get each other's sizes.
+    pub const SIZES: u64 = 2;
+    /// Only where the first file has written data.
+    pub const FIRST_WRITTEN: u64 = 4;
+    /// At the end the first file shares no blocks.
+    pub const FIRST_UNSHARED: u64 = 8;
+    /// At the end the second file shares no blocks.
+    pub const SECOND_UNSHARED: u64 = 0x10;
+}
+
+/// What is left of an exchange of the mappings of two files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExchangeIntent {
+    /// Ties the completion to it.
+    pub id: u64,
+    /// The files.
+    pub inos: [Ino; 2],
+    /// Their generations.
+    pub generations: [u32; 2],
+    /// Where it goes on, in blocks.
+    pub offsets: [u64; 2],
+    /// Blocks that are left.
+    pub blocks: u64,
+    /// See [`exchange_flag`].
+    pub flags: u64,
+    /// The sizes that the files are to have, with [`exchange_flag::SIZES`].
+    pub sizes: [u64; 2],
+}
+
+impl ExchangeIntent {
+    /// Reads an XMI.
+    pub fn parse(b: &[u8]) -> Option<ExchangeIntent> {
+        let pair = |at: usize| [le64(b, at), le64(b, at + 8)];
+        (b.len() >= 88).then(|| ExchangeIntent {
+            id: le64(b, 8),
+            inos: pair(16).map(Ino),
+            generations: [le32(b, 32), le32(b, 36)],
+            offsets: pair(40),
+            blocks: le64(b, 56),
+            flags: le64(b, 64),
+            sizes: pair(72),
+        })
+    }
+    /// Writes the region.
+    pub fn build(&self) -> Vec<u8> {
+        let mut b = Vec::with_capacity(88);
+        b.extend(item::XMI.to_le_bytes());
+        b.extend(1u16.to_le_bytes());
+        b.extend([0; 4]);
+        b.extend(self.id.to_le_bytes());
+        self.inos.iter().for_each(|i| b.extend(i.0.to_le_bytes()));
+        self.generations.iter().for_each(|g| b.extend(g.to_le_bytes()));
+        for v in self.offsets.into_iter().chain([self.blocks, self.flags]).chain(self.sizes) {
+            b.extend(v.to_le_bytes());
+        }
+        b
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -756,5 +820,15 @@ mod tests {
             let e = Intent { kind, id: 77, extents: vec![extent; 3] };
             assert_eq!(Intent::parse(&e.build()).unwrap(), e);
         }
+        let x = ExchangeIntent {
+            id: 1,
+            inos: [Ino(2), Ino(3)],
+            generations: [4, 5],
+            offsets: [6, 7],
+            blocks: 8,
+            flags: exchange_flag::SIZES,
+            sizes: [9, 10],
+        };
+        assert_eq!(ExchangeIntent::parse(&x.build()).unwrap(), x);
     }
 }

@@ -11,10 +11,12 @@
 
 mod allocate;
 mod clone;
+mod exchange;
 mod writeback;
 
 pub use allocate::{Allocate, allocate};
 pub use clone::{Place, share};
+pub use exchange::{exchange, finish_exchange};
 pub use writeback::{fsync, write_back};
 
 use crate::error::{Error, Result};

@@ -516,6 +516,21 @@ impl Fs {
         self.share(from, to, len, true)
     }
 
+    /// Lets two files exchange what they hold at places (inode, offset in bytes), as XFS_IOC_EXCHANGE_RANGE does: `len` bytes, or with
+    /// `None` everything behind, and the sizes. After a crash all of it is exchanged, or nothing.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on a volume without exchange-range, [`Error::Invalid`] for ranges that do not lie on blocks, reach
+    /// beyond an end, or overlap.
+    pub fn exchange_range(&self, a: (u64, u64), b: (u64, u64), len: Option<u64>) -> Result<()> {
+        let _open = self.enter()?;
+        let (first, second) = (self.regular(a.0)?, self.regular(b.0)?);
+        first.check_removable()?;
+        second.check_removable()?;
+        let places = [file::Place { inode: &first, offset: a.1 }, file::Place { inode: &second, offset: b.1 }];
+        self.with_retry(|| file::exchange(&self.mount.names.files, places, len))
+    }
+
     fn share(&self, from: (u64, u64), to: (u64, u64), len: u64, only_same: bool) -> Result<bool> {
         let _open = self.enter()?;
         let (src, dst) = (self.regular(from.0)?, self.regular(to.0)?);

@@ -154,6 +154,12 @@ impl Inode {
     pub fn lock(&self) -> Exclusive {
         self.ilock.try_write_arc().unwrap_or_else(|| uxfs_sync::blocking(|| self.ilock.write_arc()))
     }
+    /// Waits for several, in the order of their numbers; the same one only once.
+    pub fn lock_all(mut list: Vec<&Arc<Inode>>) -> Vec<Exclusive> {
+        list.sort_by_key(|i| i.ino);
+        list.dedup_by_key(|i| i.ino);
+        list.into_iter().map(|i| i.lock()).collect()
+    }
     /// Waits for the inode, to look at it.
     pub fn lock_shared(&self) -> Shared {
         self.ilock.try_read_arc().unwrap_or_else(|| uxfs_sync::blocking(|| self.ilock.read_arc()))

@@ -9,7 +9,7 @@ use crate::da::{DaFork, Reader, Source};
 use crate::dir;
 use crate::error::{Error, Result};
 use crate::file::{self, Files};
-use crate::inode::{self, Exclusive, Fork, Inode, Inodes, Which};
+use crate::inode::{self, Fork, Inode, Inodes, Which};
 use crate::map;
 use crate::trans::Trans;
 use crate::volume::Volume;
@@ -77,13 +77,6 @@ impl Names {
     /// Operations on the names of a volume.
     pub fn new(vol: Arc<Volume>, inodes: Arc<Inodes>, files: Arc<Files>) -> Names {
         Names { vol, inodes, files, rename: Mutex::default() }
-    }
-
-    /// Locks several inodes in the order of their numbers; the same one only once.
-    fn lock(&self, mut list: Vec<&Arc<Inode>>) -> Vec<Exclusive> {
-        list.sort_by_key(|i| i.ino);
-        list.dedup_by_key(|i| i.ino);
-        list.into_iter().map(|i| i.lock()).collect()
     }
 
     /// Finds a name.
@@ -340,7 +333,7 @@ impl Names {
         }
         let r = &self.vol.res;
         let mut tp = Trans::new(&self.vol, r.link, r.dir_enter_blocks + parent::blocks(&self.vol))?;
-        let _l = self.lock(vec![inode, dir]);
+        let _l = Inode::lock_all(vec![inode, dir]);
         self.check_new(dir, &mut tp, name)?;
         inode.check_removable()?;
         dir.check_same_project(inode)?;
@@ -401,7 +394,7 @@ impl Names {
             inode.check_removable()?;
             let r = &self.vol.res;
             let mut tp = Trans::new_must_succeed(&self.vol, r.remove, r.dir_remove_blocks)?;
-            let held = self.lock(vec![&inode, dir]);
+            let held = Inode::lock_all(vec![&inode, dir]);
             if dir::lookup(&mut tp, dir, name)?.is_none_or(|f| f.ino != inode.ino) {
                 continue;
             }
@@ -514,7 +507,7 @@ impl Names {
             let mut all = vec![odir, ndir, &src];
             all.extend(target.as_ref());
             all.extend(whiteout);
-            let held = self.lock(all);
+            let held = Inode::lock_all(all);
             let now_src = dir::lookup(&mut tp, odir, oname)?.map(|f| f.ino);
             let now_target = dir::lookup(&mut tp, ndir, nname)?.map(|f| f.ino);
             if now_src != Some(src.ino) || now_target != target.as_ref().map(|t| t.ino) {

@@ -4,7 +4,7 @@ use super::read_superblock;
 use crate::error::{Error, Result};
 use uxfs_device::DeviceRef;
 use uxfs_format::Lsn;
-use uxfs_format::log::{AttrIntent, BufFormat, IcreateFormat, InodeFormat, Intent, item};
+use uxfs_format::log::{AttrIntent, BufFormat, ExchangeIntent, IcreateFormat, InodeFormat, Intent, item};
 use uxfs_journal::{LogGeometry, Replay, ReplayItem, find_log_state};
 
 /// Where the journal begins and ends.
@@ -51,6 +51,13 @@ fn line(i: &ReplayItem) -> String {
                 let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
                 let to = if a.new_name.is_empty() { String::new() } else { format!(" to {}", text(&a.new_name)) };
                 format!("{name} id {:#x}, op {} on {}, name {}{to}, {} bytes", a.id, a.op, a.ino.0, text(&a.name), a.value.len())
+            },
+        ),
+        item::XMI => ExchangeIntent::parse(first).map_or_else(
+            || name.into(),
+            |x| {
+                let ([a, b], [p, q]) = (x.inos, x.offsets);
+                format!("{name} id {:#x}, {} blocks at {p} of {} and {q} of {}, flags {:#x}", x.id, x.blocks, a.0, b.0, x.flags)
             },
         ),
         _ => match Intent::parse(first) {

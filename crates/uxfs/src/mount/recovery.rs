@@ -4,6 +4,7 @@ use super::replay::Pending;
 use crate::ag;
 use crate::attr::{self, AttrName, SetMode, parent};
 use crate::error::{Error, Result};
+use crate::file;
 use crate::inode::Which;
 use crate::map;
 use crate::namespace::Names;
@@ -13,7 +14,7 @@ use crate::volume::Volume;
 use std::sync::Arc;
 use uxfs_format::ag::UNLINKED_BUCKETS;
 use uxfs_format::extent::Extent;
-use uxfs_format::log::{AttrIntent, IntentExtent, attr_op, item};
+use uxfs_format::log::{AttrIntent, ExchangeIntent, IntentExtent, attr_op, item};
 use uxfs_format::{AgIno, AgNumber, FileBlock, Ino, NULL_AG};
 
 /// Operations of mapping intents.
@@ -30,11 +31,16 @@ pub(super) fn finish_intents(names: &Names, pending: Pending) -> Result<()> {
     let vol = &names.vol;
     let mut order: Vec<(uxfs_format::Lsn, u64)> = pending.intents.iter().map(|(id, i)| (i.0, *id)).collect();
     order.extend(pending.attrs.iter().map(|(id, i)| (i.0, *id)));
+    order.extend(pending.exchanges.iter().map(|(id, i)| (i.0, *id)));
     order.sort_unstable();
     for (_, id) in order {
         let Some(it) = pending.items.lock().remove(&id) else { continue };
         if let Some((_, i)) = pending.attrs.get(&id) {
             finish_attr(names, &it, i)?;
+            continue;
+        }
+        if let Some((_, x)) = pending.exchanges.get(&id) {
+            finish_exchange(names, it, *x)?;
             continue;
         }
         let mut tp = Trans::new_must_succeed(vol, vol.res.itruncate, vol.res.write_blocks)?;
@@ -98,6 +104,17 @@ fn finish_attr(names: &Names, it: &Arc<IntentItem>, i: &AttrIntent) -> Result<()
     let mut tp = Trans::new_must_succeed(vol, vol.res.ichange, 0)?;
     tp.log_done(it);
     tp.commit().map(|_| ())
+}
+
+/// Goes on with an exchange of mappings.
+fn finish_exchange(names: &Names, it: Arc<IntentItem>, x: ExchangeIntent) -> Result<()> {
+    let files = [names.inodes.get(x.inos[0])?, names.inodes.get(x.inos[1])?];
+    for (f, generation) in files.iter().zip(x.generations) {
+        if f.core().generation != generation {
+            return Err(names.vol.corrupt(f.ino, "is another than the file that was to exchange its mappings"));
+        }
+    }
+    file::finish_exchange(it, x, [&files[0], &files[1]])
 }
 
 fn finish_map(names: &Names, tp: &mut Trans, m: &IntentExtent) -> Result<()> {

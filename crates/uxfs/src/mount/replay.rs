@@ -12,7 +12,7 @@ use std::sync::Arc;
 use uxfs_device::{Class, DeviceRef, WriteRequest};
 use uxfs_format::bytes::{get32, get64, put32};
 use uxfs_format::inode::{self, CORE_SIZE, Core, Format, INODE_CRC, INODE_LSN, NEXT_UNLINKED, swap_for_log};
-use uxfs_format::log::{AttrIntent, BufFormat, IcreateFormat, InodeFormat, Intent, buf_flag, ino_field, item};
+use uxfs_format::log::{AttrIntent, BufFormat, ExchangeIntent, IcreateFormat, InodeFormat, Intent, buf_flag, ino_field, item};
 use uxfs_format::{AgIno, DiskAddr, Geometry, Kind, Lsn, crc};
 use uxfs_journal::{JournalError, LogGeometry, LogItem, LogState, Replay, ReplayItem, replay};
 
@@ -23,6 +23,8 @@ pub(super) struct Pending {
     pub(super) intents: BTreeMap<u64, (Lsn, Intent)>,
     /// Attributes that are to be changed.
     pub(super) attrs: BTreeMap<u64, (Lsn, AttrIntent)>,
+    /// Files that are to exchange mappings.
+    pub(super) exchanges: BTreeMap<u64, (Lsn, ExchangeIntent)>,
     /// The items that hold the tail until the intents are done.
     pub(super) items: parking_lot::Mutex<HashMap<u64, Arc<IntentItem>>>,
 }
@@ -30,10 +32,11 @@ pub(super) struct Pending {
 impl Pending {
     /// Puts the intents into the AIL, so that the tail does not pass them before they are done.
     pub(super) fn hold(&self, vol: &Arc<Volume>) {
-        // Of an attribute's intent only the identity counts here.
-        let bare = |i: &AttrIntent| Intent { kind: item::ATTRI, id: i.id, extents: Vec::new() };
-        let attrs = self.attrs.values().map(|(l, i)| (*l, bare(i)));
-        for (lsn, i) in self.intents.values().cloned().chain(attrs) {
+        // Of an attribute's or an exchange's intent only the identity counts here.
+        let bare = |kind: u16, id: u64| Intent { kind, id, extents: Vec::new() };
+        let attrs = self.attrs.values().map(|(l, i)| (*l, bare(item::ATTRI, i.id)));
+        let exchanges = self.exchanges.values().map(|(l, i)| (*l, bare(item::XMI, i.id)));
+        for (lsn, i) in self.intents.values().cloned().chain(attrs).chain(exchanges) {
             let id = i.id;
             let it = IntentItem::new(vol, i);
             let dynamic: Arc<dyn LogItem> = it.clone();
@@ -284,6 +287,18 @@ impl Player<'_> {
                 }
                 None => malformed("attribute intent"),
             },
+            item::XMI => match ExchangeIntent::parse(&it.regions[0]) {
+                Some(i) => {
+                    self.pending.exchanges.insert(i.id, (lsn, i));
+                    Ok(())
+                }
+                None => malformed("exchange intent"),
+            },
+            item::XMD => {
+                let Some(done) = Intent::parse(&it.regions[0]) else { return malformed("completion") };
+                self.pending.exchanges.remove(&done.id);
+                Ok(())
+            }
             item::ATTRD => {
                 let Some(done) = Intent::parse(&it.regions[0]) else { return malformed("completion") };
                 self.pending.attrs.remove(&done.id);

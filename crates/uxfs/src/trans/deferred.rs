@@ -72,6 +72,7 @@ impl IntentItem {
             item::BUI => item::BUD,
             item::RUI => item::RUD,
             item::ATTRI => item::ATTRD,
+            item::XMI => item::XMD,
             _ => item::CUD,
         };
         let i = Intent { kind, id: self.intent.id, extents: self.intent.extents.clone() };
