@@ -10,6 +10,7 @@ mod attributes;
 mod directory;
 mod fork;
 mod inodes;
+mod meaning;
 mod names;
 mod report;
 mod space;

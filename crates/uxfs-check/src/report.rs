@@ -1,5 +1,6 @@
 //! What was found.
 
+use crate::meaning::meaning;
 use std::fmt;
 
 /// Findings that are kept; a volume full of damage does not fill the memory.
@@ -16,6 +17,13 @@ pub struct Finding {
     pub place: Option<u64>,
     /// What does not hold.
     pub message: String,
+}
+
+impl Finding {
+    /// What it means for whoever has the volume.
+    pub fn meaning(&self) -> &'static str {
+        meaning(self.code)
+    }
 }
 
 impl fmt::Display for Finding {
@@ -45,6 +53,7 @@ impl Report {
 
     /// Notes a finding.
     pub fn add(&mut self, code: &'static str, structure: &'static str, place: Option<u64>, message: &str) {
+        debug_assert!(!meaning(code).is_empty(), "{code} means nothing");
         if self.findings.len() >= MOST {
             self.left_out += 1;
             return;

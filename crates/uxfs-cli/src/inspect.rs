@@ -144,13 +144,21 @@ pub fn check(source: &Source, json: bool, out: &mut impl Write) -> Result<ExitCo
         let rows: Vec<_> = report
             .findings
             .iter()
-            .map(|f| serde_json::json!({"code": f.code, "structure": f.structure, "daddr": f.place, "message": f.message}))
+            .map(|f| {
+                serde_json::json!({"code": f.code, "structure": f.structure, "daddr": f.place, "message": f.message, "meaning": f.meaning()})
+            })
             .collect();
         let all = serde_json::json!({"volume": source.name(), "dirty_log": dirty, "sound": report.is_sound(), "findings": rows});
         writeln!(out, "{all:#}")?;
     } else {
+        let mut told: Vec<&str> = Vec::new();
         for f in &report.findings {
             writeln!(out, "{f}")?;
+            // Once for all findings that mean the same.
+            if !told.contains(&f.meaning()) {
+                writeln!(out, "    {}", f.meaning())?;
+                told.push(f.meaning());
+            }
         }
         if report.left_out > 0 {
             writeln!(out, "and {} findings more", report.left_out)?;
