@@ -13,6 +13,7 @@ mod inspect;
 mod make;
 mod mount;
 mod place;
+mod proto;
 mod show;
 mod tree;
 mod usage;

@@ -3,11 +3,11 @@
 use crate::args::Mkfs;
 use crate::tree::{self, Host};
 use crate::volume::Volume;
-use crate::{archive, progress, warn};
+use crate::{archive, progress, proto, warn};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Seek as _, SeekFrom, Write};
+use std::io::{Read as _, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use uxfs::{Error, Fs};
@@ -30,25 +30,31 @@ enum Content {
 }
 
 impl Content {
-    fn open(source: &OsStr) -> Result<Content> {
+    /// A directory, an archive, or a prototype file, whose entries get the time `time`.
+    fn open(source: &OsStr, time: i64) -> Result<Content> {
         if source == "-" {
-            return Self::spool(&mut std::io::stdin().lock());
+            return Self::spool(|to| Ok(std::io::copy(&mut archive::plain(&mut std::io::stdin().lock())?, to)?));
         }
         let path = Path::new(source);
         if path.is_dir() {
             return Ok(Content::Directory(path.to_path_buf()));
         }
         let mut f = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-        Self::spool(&mut f)
+        if is_prototype(&mut f)? {
+            let text = std::fs::read(path)?;
+            let whole = |to: &mut File| proto::to_archive(&text, time.max(0) as u64, to).with_context(|| path.display().to_string());
+            return Self::spool(whole);
+        }
+        Self::spool(|to| Ok(std::io::copy(&mut archive::plain(&mut f)?, to)?))
     }
 
-    /// Keeps an archive, unpacked from its compression, in a file without a name: it may be read several times.
-    fn spool(input: &mut dyn std::io::Read) -> Result<Content> {
+    /// Keeps the archive that `fill` writes in a file without a name: it may be read several times.
+    fn spool<T>(fill: impl FnOnce(&mut File) -> Result<T>) -> Result<Content> {
         let dir = std::env::temp_dir();
         let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
         let f = rustix::fs::open(&dir, flags, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR);
         let mut f = File::from(f.with_context(|| format!("cannot make a temporary file in {}", dir.display()))?);
-        std::io::copy(&mut archive::plain(input)?, &mut f).context("cannot keep the archive")?;
+        fill(&mut f)?;
         Ok(Content::Archive(f))
     }
 
@@ -80,6 +86,20 @@ impl Content {
             }
         }
     }
+}
+
+/// True for a prototype file: text, where an archive or a compressed one begins with bytes that no text has.
+fn is_prototype(f: &mut File) -> Result<bool> {
+    let mut head = [0; 512];
+    let mut n = 0;
+    while n < head.len() {
+        match f.read(&mut head[n..])? {
+            0 => break,
+            more => n += more,
+        }
+    }
+    f.seek(SeekFrom::Start(0))?;
+    Ok(n > 0 && head[..n].iter().all(|b| *b >= b' ' && *b != 0x7f || b.is_ascii_whitespace()))
 }
 
 /// A number that the environment gives, to make volumes that can be made again.
@@ -185,7 +205,7 @@ pub fn mkfs(m: &Mkfs, out: &mut impl Write) -> Result<()> {
     if given.is_some() {
         o.superblock()?;
     }
-    let mut content = m.populate.as_deref().map(Content::open).transpose()?;
+    let mut content = m.populate.as_deref().map(|p| Content::open(p, o.time.0)).transpose()?;
     let sb = match &mut content {
         Some(c) if m.minimize => minimize(&m.image, &mut o, c, seed)?,
         _ => {

@@ -144,3 +144,32 @@ fn what_does_not_fit_leaves_no_volume() {
     f.read_exact(&mut magic).unwrap();
     assert_eq!(magic, [0; 4], "half a volume looks like one");
 }
+
+#[test]
+fn a_prototype_makes_what_mkfs_xfs_makes_of_it() {
+    let p = Place::new("prototype");
+    std::fs::write(p.dir.join("content"), vec![7u8; 300_000]).unwrap();
+    let names = (0..400).map(|i| format!("  name{i:04} ---644 {i} 7 {}\n", p.path("content"))).collect::<String>();
+    let words = format!(
+        "/stand/diskboot\n4872 110\nd--755 3 1\nusr d--777 3 1\n sh -ug755 3 1 {0}\n ken d-g755 6 1\n{names} $\n b0 b--644 3 1 7 300\n \
+         c0 c--644 3 1 5 1\n fifo p--644 3 1\n slink l--777 3 1 /a/symbolic/link\n : This is a comment line\n $\nlast ---600 1 2 {0}\n$\n",
+        p.path("content")
+    );
+    std::fs::write(p.dir.join("proto"), words).unwrap();
+    p.uxfs(&["mkfs", "-q", "-p", "proto", "-d", "size=400m", "ours.img"]);
+    p.mkfs_xfs("theirs.img", &["-q", "-p", &p.path("proto"), "-d", "size=400m,file"]);
+    p.newest_is_silent("ours.img");
+    let (ours, theirs) = (p.kernel("ours.img", "loop,ro"), p.kernel("theirs.img", "loop,ro"));
+    // Each has the time at which it was made.
+    let lines = |at: &std::path::Path| {
+        listing(at).iter().map(|l| l.split(' ').filter(|w| !w.contains('.')).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+    };
+    assert!(lines(&ours.at).len() > 400);
+    let (ours_have, theirs_have) = (lines(&ours.at), lines(&theirs.at));
+    let odd: Vec<_> = ours_have.iter().zip(&theirs_have).filter(|(o, t)| o != t).take(3).collect();
+    assert!(odd.is_empty() && ours_have.len() == theirs_have.len(), "{odd:?}");
+    assert_eq!(std::fs::read(ours.at.join("last")).unwrap(), vec![7u8; 300_000]);
+    std::fs::write(p.dir.join("proto"), "boot 1 2 d--755 0 0\nx ---644 0 0 /no/such/file\n$\n").unwrap();
+    let o = p.try_uxfs(&["mkfs", "-q", "-p", "proto", "-d", "size=400m", "bad.img"]);
+    assert!(!o.status.success() && text(&o).contains("line 2: cannot open /no/such/file"), "{}", text(&o));
+}

@@ -12,11 +12,13 @@
 mod allocate;
 mod clone;
 mod exchange;
+mod staged;
 mod writeback;
 
 pub use allocate::{Allocate, allocate};
 pub use clone::{Place, share};
 pub use exchange::{exchange, finish_exchange};
+pub use staged::{release_idle_staged, release_staged};
 pub use writeback::{fsync, write_back};
 
 use crate::error::{Error, Result};
@@ -51,6 +53,7 @@ pub struct FileState {
     /// The first error of a write-back, until an fsync reports it.
     error: Mutex<Option<i32>>,
     promise: Mutex<Promise>,
+    staged: staged::Staged,
     files: Arc<Files>,
 }
 
@@ -120,6 +123,7 @@ struct Dirty {
 /// All files of a volume with dirty data.
 pub struct Files {
     dirty: Mutex<Dirty>,
+    waiting: staged::Waiting,
     dirty_pages: AtomicUsize,
     /// Dirty pages beyond which a writer writes back before it goes on.
     limit: usize,
@@ -129,7 +133,7 @@ impl Files {
     /// At most about `limit_bytes` of dirty data.
     pub fn new(limit_bytes: usize, vol: &Volume) -> Arc<Files> {
         let limit = (limit_bytes / vol.geo.blocksize as usize).max(64);
-        Arc::new(Files { dirty: Mutex::default(), dirty_pages: AtomicUsize::new(0), limit })
+        Arc::new(Files { dirty: Mutex::default(), waiting: Mutex::default(), dirty_pages: AtomicUsize::new(0), limit })
     }
 
     /// The state of a file.
@@ -142,6 +146,7 @@ impl Files {
                 writeback: Mutex::default(),
                 error: Mutex::default(),
                 promise: Mutex::default(),
+                staged: Mutex::default(),
                 files: self.clone(),
             })
         });
@@ -159,7 +164,8 @@ impl Files {
     /// Lets go of all files, when nothing will be written any more.
     pub fn forget_all(&self) {
         let files = std::mem::take(&mut self.dirty.lock().files);
-        drop(files);
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        drop((files, waiting));
     }
 
     fn note_dirty(&self, inode: &Arc<Inode>) {

@@ -184,6 +184,7 @@ impl Fs {
             Err(Error::NoSpace) => {
                 if self.mount.vol().journal.shutdown.reason().is_none() {
                     self.mount.sync()?;
+                    file::release_idle_staged(&self.mount.names.files, true)?;
                     if space::is_busy(self.mount.vol()) {
                         self.mount.vol().journal.force_all()?;
                     }

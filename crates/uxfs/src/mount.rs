@@ -306,6 +306,7 @@ impl Mount {
             let r = file::write_back(&self.names.files, &i, 0, u64::MAX, Class::Background);
             first = first.and(r);
         }
+        first = first.and(file::release_idle_staged(&self.names.files, false));
         let token = self.vol().journal.flush_token();
         self.vol().journal.force_all()?;
         self.vol().journal.flush_since(token)?;
@@ -334,6 +335,7 @@ impl Mount {
         while !self.names.files.dirty().is_empty() {
             self.sync()?;
         }
+        file::release_idle_staged(&self.names.files, true)?;
         for i in self.names.inodes.all() {
             i.refs.store(0, Ordering::Release);
             self.names.release_if_gone(&i)?;

@@ -657,6 +657,7 @@ impl Names {
                 return Ok(());
             }
         }
+        file::release_staged(&self.files, inode)?;
         file::forget(&self.files, inode);
         let core = inode.core();
         if matches!(core.format, Format::Extents | Format::Btree) {

@@ -151,3 +151,82 @@ fn a_file_is_what_was_done_to_it() {
         exercise(&Image::theirs("exercise-rmap", 300 << 20, &["-q", "-m", "rmapbt=1", "-i", "nrext64=1"]), 900, seed + 100);
     }
 }
+
+/// Free blocks of a volume.
+fn free(fs: &Fs) -> u64 {
+    fs.statfs().free
+}
+
+/// What a block of a file is away from its place, if it is mapped: the same for neighbours that lie together.
+fn shift(fs: &Fs, ino: u64, block: u64) -> u64 {
+    let all = fs.extents(ino).unwrap();
+    let e = all.iter().find(|e| e.offset <= block * 4096 && block * 4096 < e.offset + e.len).unwrap();
+    e.start - e.offset
+}
+
+#[test]
+fn copies_of_shared_blocks_lie_together_and_give_back_what_they_do_not_need() {
+    let img = Image::new("staged", 500 << 20);
+    let fs = img.open();
+    let a = fs.create(fs.root(), b"a", file(0o644)).unwrap().ino;
+    fs.write(a, 0, &[1; 4 << 20], false).unwrap();
+    let b = fs.create(fs.root(), b"b", file(0o644)).unwrap().ino;
+    fs.clone_range((a, 0), (b, 0), 4 << 20).unwrap();
+    fs.sync().unwrap();
+    let before = free(&fs);
+    // One window, block by block, in no order.
+    for i in 0..32u64 {
+        let block = 64 + i * 13 % 32;
+        fs.write(b, block * 4096, &[2; 4096], false).unwrap();
+        fs.fsync(b).unwrap();
+        if i == 0 {
+            assert!((32..=34).contains(&(before - free(&fs))), "{} blocks are taken for a window", before - free(&fs));
+        }
+    }
+    let all: Vec<u64> = (64..96).map(|block| shift(&fs, b, block)).collect();
+    assert!(all.iter().all(|s| *s == all[0]), "{all:?}");
+    assert!(before - free(&fs) <= 34, "{} blocks are taken", before - free(&fs));
+    // A hint of 8 blocks; what is not used goes back when no write has come for a while.
+    let now = free(&fs);
+    fs.set_file_flags(b, uxfs::FileFlags { cowextsize: 8 * 4096, bits: uxfs::xflag::COWEXTSIZE, ..fs.file_flags(b).unwrap() }).unwrap();
+    fs.write(b, 200 * 4096 + 5, b"part of a block", false).unwrap();
+    fs.fsync(b).unwrap();
+    assert!((8..=10).contains(&(now - free(&fs))), "{} blocks are taken for a window of the hint", now - free(&fs));
+    fs.sync().unwrap();
+    fs.sync().unwrap();
+    assert!(now - free(&fs) <= 3, "{} blocks are still taken", now - free(&fs));
+    // What is left at the end, and in files that go, goes back, too.
+    fs.write(b, 300 * 4096, &[3; 4096], false).unwrap();
+    fs.fsync(b).unwrap();
+    let c = fs.create(fs.root(), b"c", file(0o644)).unwrap().ino;
+    fs.clone_range((a, 0), (c, 0), 4 << 20).unwrap();
+    fs.write(c, 0, &[4; 4096], false).unwrap();
+    fs.fsync(c).unwrap();
+    fs.unlink(fs.root(), b"c").unwrap();
+    fs.unmount().unwrap();
+    img.repair_is_silent();
+    // A crash with blocks staged: recovery frees them.
+    let fs = img.open();
+    let last = free(&fs);
+    fs.write(b, 500 * 4096, &[5; 4096], false).unwrap();
+    fs.fsync(b).unwrap();
+    assert!(last - free(&fs) >= 8);
+    drop(fs);
+    let theirs = img.copy("staged-theirs");
+    drop(theirs.kernel_mount());
+    theirs.repair_is_silent();
+    let fs = img.open();
+    assert!(fs.was_recovered() && last - free(&fs) <= 3, "{} blocks are lost", last - free(&fs));
+    let mut got = vec![0; 4 << 20];
+    fs.read(b, 0, &mut got).unwrap();
+    let mut want = vec![1; 4 << 20];
+    want[64 * 4096..96 * 4096].fill(2);
+    want[200 * 4096 + 5..][..15].copy_from_slice(b"part of a block");
+    want[300 * 4096..301 * 4096].fill(3);
+    want[500 * 4096..501 * 4096].fill(5);
+    assert!(got == want);
+    fs.unmount().unwrap();
+    img.repair_is_silent();
+    let k = img.kernel_mount();
+    assert!(std::fs::read(k.path("b")).unwrap() == want && std::fs::read(k.path("a")).unwrap() == vec![1; 4 << 20]);
+}

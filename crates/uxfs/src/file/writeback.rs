@@ -1,6 +1,6 @@
 //! Write-back: dirty pages get blocks, go to the device, and become part of the file.
 
-use super::{FileState, Files, MAX_SIZE};
+use super::{FileState, Files, MAX_SIZE, staged};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
@@ -117,7 +117,7 @@ fn write_run(inode: &Arc<Inode>, st: &FileState, run: &Run, class: Class) -> Res
     let bs = u64::from(inode.vol.geo.blocksize);
     let end = run.first + run.data.len() as u64 / bs;
     let mut promised = run.delayed;
-    let parts = place(inode, run.first, end, &mut promised);
+    let parts = place(inode, st, run.first, end, &mut promised);
     inode.vol.counters.settle_delayed(promised, true);
     let parts = parts?;
     let requests: Vec<WriteRequest<'_>> = parts
@@ -134,7 +134,7 @@ fn write_run(inode: &Arc<Inode>, st: &FileState, run: &Run, class: Class) -> Res
 }
 
 /// Finds or makes a place for blocks `first..end`. The caller's write-back lock keeps the mapping as it is found.
-fn place(inode: &Arc<Inode>, first: u64, end: u64, promised: &mut u64) -> Result<Vec<Part>> {
+fn place(inode: &Arc<Inode>, st: &FileState, first: u64, end: u64, promised: &mut u64) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     let mut off = first;
     while off < end {
@@ -145,7 +145,7 @@ fn place(inode: &Arc<Inode>, first: u64, end: u64, promised: &mut u64) -> Result
             (d.data.at(off), d.data.extents.range(off + 1..).next().map_or(u64::MAX, |x| *x.0))
         };
         let part = match found {
-            Some(e) => mapped(inode, off, (e.end().min(end) - off) as u32, &e, promised)?,
+            Some(e) => mapped(inode, st, off, (e.end().min(end) - off) as u32, &e, promised)?,
             None => allocate(inode, off, (next.min(end) - off) as u32, promised)?,
         };
         off += u64::from(part.len);
@@ -155,7 +155,7 @@ fn place(inode: &Arc<Inode>, first: u64, end: u64, promised: &mut u64) -> Result
 }
 
 /// Starts a transaction that may allocate `blocks` for data, of which some are promised already.
-fn begin(inode: &Arc<Inode>, blocks: u32, promised: &mut u64) -> Result<Trans> {
+pub(super) fn begin(inode: &Arc<Inode>, blocks: u32, promised: &mut u64) -> Result<Trans> {
     let vol = &inode.vol;
     let have = (*promised).min(u64::from(blocks));
     let extra = u64::from(blocks) - have;
@@ -172,7 +172,7 @@ fn begin(inode: &Arc<Inode>, blocks: u32, promised: &mut u64) -> Result<Trans> {
     Trans::with_blocks(vol, vol.res.write, total as u32).inspect_err(|_| vol.counters.give(total))
 }
 
-fn near(inode: &Arc<Inode>, off: u64) -> FsBlock {
+pub(super) fn near(inode: &Arc<Inode>, off: u64) -> FsBlock {
     let d = inode.data();
     let before = d.data.extents.range(..off).next_back().map(|x| FsBlock(x.1.start.0 + u64::from(x.1.len)));
     drop(d);
@@ -255,20 +255,27 @@ fn allocate(inode: &Arc<Inode>, off: u64, len: u32, promised: &mut u64) -> Resul
 }
 
 /// Blocks that are mapped: written in place, or, where they are shared, elsewhere.
-fn mapped(inode: &Arc<Inode>, off: u64, len: u32, e: &Extent, promised: &mut u64) -> Result<Part> {
+fn mapped(inode: &Arc<Inode>, st: &FileState, off: u64, len: u32, e: &Extent, promised: &mut u64) -> Result<Part> {
     let in_place = |len| Part { off, len, target: Target::Mapped { start: e.at(off), unwritten: e.unwritten } };
     if inode.data().core.flags2 & flag2::REFLINK == 0 {
         return Ok(in_place(len));
     }
     let mut tp = begin(inode, len, promised)?;
     let first = inode.lock();
-    match space::first_shared(&mut tp, e.at(off), len)? {
+    // Beyond what is written now, too: a window of new blocks may reach as far as all is shared.
+    match space::first_shared(&mut tp, e.at(off), (e.end() - off) as u32)? {
         None => Ok(in_place(len)),
-        Some((n, _)) if n > 0 => Ok(in_place(n)),
+        Some((n, _)) if n > 0 => Ok(in_place(n.min(len))),
         Some((_, shared)) => {
             tp.commit()?;
             drop(first);
             let len = shared.min(len);
+            if let Some((start, n)) = staged::take(inode, st, off, len) {
+                return Ok(Part { off, len: n, target: Target::Cow { start } });
+            }
+            if let Some(start) = staged::stage(inode, st, (off, len), e, shared)? {
+                return Ok(Part { off, len, target: Target::Cow { start } });
+            }
             let mut tp = begin(inode, len, promised)?;
             let _i = inode.lock();
             let (start, n) = alloc_data(&mut tp, inode, off, len)?;
