@@ -372,7 +372,7 @@ pub struct Mkfs {
     /// Sector size: size=512 or size=4096
     #[arg(short, value_name = "WORDS")]
     pub sector: Vec<String>,
-    /// Fill the volume with a directory, or with a tar archive: a file, or - for the standard input
+    /// Fill the volume with a directory, a tar archive (a file, or - for the standard input), or what a prototype file of mkfs.xfs says
     #[arg(short, value_name = "SOURCE")]
     pub populate: Option<OsString>,
     /// As small as what it is filled with allows

@@ -81,6 +81,7 @@ const OPERATIONS: &[Operation] = &[
     ("dedupe", dedupe),
     ("copy_file_range", copy),
     ("unshare", unshare),
+    ("exchange of ranges and of whole files", exchange),
     ("extent size hint, project, flags", flags),
 ];
 
@@ -111,6 +112,16 @@ fn renames(fs: &Fs, top: u64) -> Result<()> {
     }
     fs.rename(a, name(0).as_bytes(), b, b"whited out", Rename::Whiteout { uid: 7, gid: 8, replace: true })?;
     fs.rename(top, b"a", b, b"inside", Rename::NoReplace)
+}
+
+fn exchange(fs: &Fs, top: u64) -> Result<()> {
+    let bs = u64::from(fs.geometry().blocksize);
+    let (a, b) = (fs.create(top, b"a", file(0o644))?.ino, fs.create(top, b"b", file(0o600))?.ino);
+    for i in 0..60u64 {
+        fs.write(if i % 3 == 0 { a } else { b }, i * bs, &[i as u8; 300], false)?;
+    }
+    fs.exchange_range((a, 0), (b, 30 * bs), Some(20 * bs))?;
+    fs.exchange_range((a, 0), (b, 0), None)
 }
 
 fn links(fs: &Fs, top: u64) -> Result<()> {
