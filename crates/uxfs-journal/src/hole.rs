@@ -17,6 +17,8 @@ pub enum Hole {
     DataNotAwaited = 16,
     /// Freed extents are used again before the freeing is durable.
     BusyReuse = 32,
+    /// Blocks that had another owner are written in place before it is durable that they have one only.
+    UnsharedInPlace = 64,
 }
 
 #[cfg(uxfs_holes)]

@@ -12,5 +12,5 @@ mod model;
 mod workload;
 
 pub use explore::{Findings, Plan, explore};
-pub use model::Model;
+pub use model::{Data, Model};
 pub use workload::{Journey, Mix, Shape, run};

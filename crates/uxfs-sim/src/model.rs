@@ -35,6 +35,8 @@ pub struct History {
 pub enum Data {
     /// Bytes written at an offset: `len` times `fill`.
     Write { at: u64, len: u64, fill: u8 },
+    /// Blocks of another file take the place of what was there; in between there may be nothing.
+    Shared { at: u64, bytes: Vec<u8> },
     /// A new size.
     Size(u64),
     /// All of it is durable, once the operation ended, and the namespace as it was after that many operations.
@@ -155,6 +157,13 @@ fn order(path: &str) -> Vec<String> {
 }
 
 impl History {
+    /// What a user reads now.
+    pub fn content(&self) -> Vec<u8> {
+        let mut v = Vec::new();
+        self.events.iter().for_each(|(_, e)| apply(&mut v, e));
+        v
+    }
+
     /// Checks what a cut left of the file: `began` operations had begun, those below `ended` had ended.
     ///
     /// # Errors
@@ -169,6 +178,7 @@ impl History {
         for e in &since {
             size = match e {
                 Data::Write { at, len, .. } => size.max(at + len),
+                Data::Shared { at, bytes } => size.max(at + bytes.len() as u64),
                 Data::Size(s) => *s,
                 Data::Synced(_) => size,
             };
@@ -182,14 +192,21 @@ impl History {
         for (i, b) in content.iter().enumerate() {
             let o = i as u64;
             let old = synced.get(i).copied();
-            let ok = old == Some(*b)
-                || (*b == 0 && (old.is_none() || resized))
-                || since.iter().any(|e| matches!(e, Data::Write { at, len, fill } if fill == b && (*at..at + len).contains(&o)));
+            let ok = old == Some(*b) || (*b == 0 && (old.is_none() || resized)) || since.iter().any(|e| may_be(e, o, *b));
             if !ok {
                 return Err(format!("byte {o} is {b}, {old:?} was synced and nothing else written there"));
             }
         }
         Ok(())
+    }
+}
+
+/// True if an event can have left byte `b` at offset `o`.
+fn may_be(e: &Data, o: u64, b: u8) -> bool {
+    match e {
+        Data::Write { at, len, fill } => *fill == b && (*at..at + len).contains(&o),
+        Data::Shared { at, bytes } => o.checked_sub(*at).and_then(|i| bytes.get(i as usize)).is_some_and(|x| *x == b || b == 0),
+        Data::Size(_) | Data::Synced(_) => false,
     }
 }
 
@@ -201,6 +218,11 @@ fn apply(content: &mut Vec<u8>, e: &Data) {
                 content.resize(end, 0);
             }
             content[*at as usize..end].fill(*fill);
+        }
+        Data::Shared { at, bytes } => {
+            let end = *at as usize + bytes.len();
+            content.resize(content.len().max(end), 0);
+            content[*at as usize..end].copy_from_slice(bytes);
         }
         Data::Size(s) => content.resize(*s as usize, 0),
         Data::Synced(_) => {}

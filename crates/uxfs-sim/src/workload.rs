@@ -37,6 +37,8 @@ pub struct Mix {
     pub sync: u64,
     /// Files are removed as often as made.
     pub churn: bool,
+    /// Files get the blocks of others, too.
+    pub clones: bool,
 }
 
 /// A finished workload.
@@ -179,6 +181,9 @@ impl<'a> Worker<'a> {
 
     fn step(&mut self, op: u64) -> uxfs::Result<()> {
         let (roll, mix) = (self.chance.below(100), self.shape.mix);
+        if mix.clones && roll < mix.data && self.chance.below(5) == 0 {
+            return self.clone_blocks(op);
+        }
         if roll < mix.data {
             return match self.chance.below(8) {
                 0 => self.truncate(op),
@@ -334,6 +339,30 @@ impl<'a> Worker<'a> {
         let ino = self.model.nodes[&id].ino;
         self.fs.write(ino, at, &vec![fill; len as usize], false)?;
         let d = self.data(id);
+        d.size = d.size.max(at + len);
+        Ok(())
+    }
+
+    /// Lets a file share blocks of another one, or all that it has.
+    fn clone_blocks(&mut self, op: u64) -> uxfs::Result<()> {
+        let (Some(from), Some(to)) = (self.file(), self.file()) else { return Ok(()) };
+        let bs = u64::from(self.fs.geometry().blocksize);
+        let (src, dst) = (self.model.nodes[&from].data.content(), self.model.nodes[&to].data.size);
+        let size = src.len() as u64;
+        if from == to || size == 0 {
+            return Ok(());
+        }
+        let at = self.chance.below(size.div_ceil(bs)) * bs;
+        let some = ((1 + self.chance.below(12)) * bs).min(size - at);
+        // Up to the end of the source only where that is the end of the other, too.
+        let len = if some == size - at && size < dst { some / bs * bs } else { some };
+        if len == 0 {
+            return Ok(());
+        }
+        let bytes = src[at as usize..(at + len) as usize].to_vec();
+        self.data(to).events.push((op, Data::Shared { at, bytes }));
+        self.fs.clone_range((self.model.nodes[&from].ino, at), (self.model.nodes[&to].ino, at), len)?;
+        let d = self.data(to);
         d.size = d.size.max(at + len);
         Ok(())
     }

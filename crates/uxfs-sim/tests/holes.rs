@@ -34,7 +34,7 @@ fn small(seed: u64) -> Shape {
         log: None,
         workers: 2,
         ops: 500,
-        mix: Mix { data: 40, sync: 15, churn: true },
+        mix: Mix { data: 40, sync: 15, churn: true, clones: false },
         newest: seed % 2 == 1,
         seed,
     }
@@ -48,7 +48,7 @@ fn wrapping(seed: u64) -> Shape {
         log: None,
         workers: 2,
         ops: 12_000,
-        mix: Mix { data: 0, sync: 1, churn: true },
+        mix: Mix { data: 0, sync: 1, churn: true, clones: false },
         newest: false,
         seed,
     }
@@ -56,7 +56,7 @@ fn wrapping(seed: u64) -> Shape {
 
 /// Many workers and few syncs: the first checkpoint fills several records, and the next begins while nothing is in the list yet.
 fn crowded(seed: u64) -> Shape {
-    Shape { workers: 6, ops: 150, mix: Mix { data: 0, sync: 2, churn: false }, ..small(seed) }
+    Shape { workers: 6, ops: 150, mix: Mix { data: 0, sync: 2, churn: false, clones: false }, ..small(seed) }
 }
 
 #[test]
@@ -87,4 +87,10 @@ fn an_unstable_tail_is_found() {
 #[test]
 fn a_tail_that_moves_before_the_items_are_in_is_found() {
     assert!(found(Hole::EmptyAilTail, crowded, 20));
+}
+
+#[test]
+fn blocks_that_are_written_in_place_too_early_are_found() {
+    let sharing = |seed| Shape { mix: Mix { data: 60, sync: 15, churn: false, clones: true }, ..small(seed) };
+    assert!(found(Hole::UnsharedInPlace, sharing, 20));
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use uxfs::{AttrName, Fs, Make, Options, SetMode};
 use uxfs_device::{Device, DeviceRef, Memory, Recorder, WriteFlags};
 use uxfs_mkfs::Features;
-use uxfs_sim::{Findings, Journey, Mix, Plan, Shape, explore, run};
+use uxfs_sim::{Data, Findings, Journey, Mix, Plan, Shape, explore, run};
 use uxfs_sync::Chance;
 
 const MIB: u64 = 1 << 20;
@@ -31,9 +31,25 @@ fn cut(j: &Journey, plan: &Plan) -> Findings {
 #[test]
 fn one_worker_s_names_and_data_survive_any_cut() {
     for seed in 0..4 {
-        let mix = Mix { data: 30, sync: 15, churn: seed % 2 == 0 };
+        let mix = Mix { data: 30, sync: 15, churn: seed % 2 == 0, clones: false };
         let shape = Shape { size: 64 * MIB, agcount: 2, log: None, workers: 1, ops: 600, mix, newest: seed % 2 == 1, seed };
         let j = run(&shape).unwrap();
+        let f = cut(&j, &Plan { at_flushes: 25, between: 60, tear: [512, 4096][seed as usize % 2], seed });
+        assert!(f.distinct > 10 && f.dirty > 10, "{f:?}");
+    }
+}
+
+/// Blocks are shared, and copied when they are written: what was staged for that is found again after any cut.
+#[test]
+fn shared_blocks_survive_any_cut() {
+    for seed in [40, 41, 42, 43, 305] {
+        let mix = Mix { data: 60, sync: 15, churn: seed == 305, clones: true };
+        let shape =
+            Shape { size: 64 * MIB, agcount: 2, log: None, workers: 1 + seed as u32 % 3, ops: 400, mix, newest: seed % 4 < 2, seed };
+        let j = run(&shape).unwrap();
+        let shared =
+            j.models.iter().flat_map(|m| m.nodes.values()).flat_map(|n| &n.data.events).filter(|e| matches!(e.1, Data::Shared { .. }));
+        assert!(shared.count() > 10);
         let f = cut(&j, &Plan { at_flushes: 25, between: 60, tear: [512, 4096][seed as usize % 2], seed });
         assert!(f.distinct > 10 && f.dirty > 10, "{f:?}");
     }
@@ -43,7 +59,7 @@ fn one_worker_s_names_and_data_survive_any_cut() {
 fn workers_at_once_do_not_harm_each_other() {
     let mut in_flight = 0;
     for seed in 10..13 {
-        let mix = Mix { data: 20, sync: 15, churn: true };
+        let mix = Mix { data: 20, sync: 15, churn: true, clones: false };
         let shape = Shape { size: 96 * MIB, agcount: 4, log: None, workers: 4, ops: 250, mix, newest: seed % 2 == 1, seed };
         let j = run(&shape).unwrap();
         in_flight = in_flight.max(stat(&j, "in_flight_peak"));
@@ -57,7 +73,7 @@ fn workers_at_once_do_not_harm_each_other() {
 #[test]
 fn a_full_log_survives_any_cut() {
     for seed in 98..100 {
-        let mix = Mix { data: 0, sync: 1, churn: true };
+        let mix = Mix { data: 0, sync: 1, churn: true, clones: false };
         let shape = Shape { size: 64 * MIB, agcount: 2, log: None, workers: 2, ops: 12_000, mix, newest: seed % 2 == 1, seed };
         let j = run(&shape).unwrap();
         let used = stat(&j, "used_peak");

@@ -15,7 +15,7 @@ mod trim;
 pub use alloc::{Want, alloc, alloc_in_group, alloc_metadata, defer_free, finish_free, free_extent, free_now, whoever_has};
 pub use busy::is_busy;
 pub use refcount::{
-    alloc_cow_staging, defer_decrease, defer_free_cow, defer_increase, finish_refcount, first_shared, free_all_cow_staging,
+    alloc_cow_staging, defer_decrease, defer_free_cow, defer_increase, finish_refcount, first_shared, free_all_cow_staging, free_staged,
 };
 pub use rmap::{defer_rmap, finish_rmap, kept};
 pub use trim::{each_free, trim};

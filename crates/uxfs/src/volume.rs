@@ -18,6 +18,8 @@ use uxfs_sync::{Chance, Clock};
 pub struct PerAg {
     /// Freed extents whose freeing is not durable: (start, generation) to blocks. File data may not use them yet.
     pub busy: Mutex<BTreeMap<(u32, u64), u32>>,
+    /// Blocks that lost all owners but one, while that is not durable. Their owner may not write them in place yet.
+    pub unshared: Mutex<BTreeMap<(u32, u64), u32>>,
     /// The unlinked inode before one, where it is known: what removal from the middle of a list needs.
     pub unlinked_prev: Mutex<BTreeMap<u32, u32>>,
 }

@@ -186,7 +186,7 @@ fn shift(inode: &Arc<Inode>, st: &FileState, from: u64, by: u64, up: bool) -> Re
     let _one = st.writeback.lock();
     let vol = inode.vol.clone();
     let mut tp = Trans::new_must_succeed(&vol, vol.res.write, 2 * vol.res.write_blocks)?;
-    let _i = inode.lock();
+    let locked = inode.lock();
     map::load(inode, Which::Data)?;
     inode.log(&mut tp, 0)?;
     map::split_at(&mut tp, inode, from)?;
@@ -202,7 +202,10 @@ fn shift(inode: &Arc<Inode>, st: &FileState, from: u64, by: u64, up: bool) -> Re
         map::map(&mut tp, inode, Which::Data, Extent { off, ..piece })?;
         next_link(&mut tp, inode)?;
     }
-    tp.commit().map(|_| ())
+    let seq = tp.commit()?;
+    drop(locked);
+    // Nothing may be written in place before: after a crash it would be found where the blocks were.
+    Ok(vol.journal.force(seq)?)
 }
 
 /// Makes shared blocks in `first..end` dirty, so that write-back gives them a place of their own.

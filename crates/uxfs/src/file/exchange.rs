@@ -84,7 +84,7 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
     let _other = (!same_file).then(|| states[other].writeback.lock());
     (0..2).for_each(|i| drop_pages(inodes[i], &states[i], x.offsets[i], x.offsets[i] + x.blocks));
     let mut tp = Trans::new(&vol, reservation(&vol), 4 * vol.res.write_blocks)?;
-    let _held = Inode::lock_all(inodes.to_vec());
+    let held = Inode::lock_all(inodes.to_vec());
     // Blocks that one of them shares may become the other's.
     let shared = inodes.iter().fold(0, |f, i| f | i.core().flags2 & flag2::REFLINK);
     for i in inodes {
@@ -96,7 +96,10 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
     next_link(&mut tp, inodes[0])?;
     inodes[1].log(&mut tp, 0)?;
     run(&mut tp, it, x, inodes)?;
-    tp.commit()?;
+    let seq = tp.commit()?;
+    drop(held);
+    // Nothing may be written in place before: after a crash the other file would have it.
+    vol.journal.force(seq)?;
     for i in 0..2 {
         states[i].size.store(inodes[i].core().size, Ordering::Release);
         touch(inodes[i], &states[i]);

@@ -120,8 +120,7 @@ pub fn release_staged(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     let vol = &inode.vol;
     for (start, len) in staged.into_values() {
         let mut tp = Trans::new_must_succeed(vol, vol.res.itruncate, vol.res.write_blocks)?;
-        space::defer_free_cow(&mut tp, start, len);
-        space::defer_free(&mut tp, start, len, Owner::FILE);
+        space::free_staged(&mut tp, start, len)?;
         tp.commit()?;
     }
     Ok(())

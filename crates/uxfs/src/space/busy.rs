@@ -1,4 +1,4 @@
-//! Extents that were freed by a transaction that is not durable yet.
+//! Extents that were freed, or lost all owners but one, by a transaction that is not durable yet: a crash gives them back.
 
 use crate::trans::Trans;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,6 +6,33 @@ use uxfs_format::AgNumber;
 use uxfs_journal::{Hole, hole};
 
 static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+/// Marks blocks that have one owner left until the running link is durable: until then a crash gives them back to the other one,
+/// which must not find there what the first has written since.
+pub(super) fn mark_unshared(tp: &mut Trans, agno: AgNumber, start: u32, len: u32) {
+    if tp.vol.reproducible {
+        return;
+    }
+    let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
+    tp.vol.groups[agno.0 as usize].unshared.lock().insert((start, generation), len);
+    let vol = std::sync::Arc::downgrade(&tp.vol);
+    tp.on_durable(Box::new(move |durable| {
+        if durable && let Some(v) = vol.upgrade() {
+            v.groups[agno.0 as usize].unshared.lock().remove(&(start, generation));
+        }
+    }));
+}
+
+/// The first of such blocks within an extent: (offset into it, blocks).
+pub(super) fn first_unshared(tp: &Trans, agno: AgNumber, start: u32, len: u32) -> Option<(u32, u32)> {
+    if hole(Hole::UnsharedInPlace) {
+        return None;
+    }
+    let unshared = tp.vol.groups[agno.0 as usize].unshared.lock();
+    let end = start + len;
+    let parts = unshared.range(..(end, 0)).map(|((s, _), l)| ((*s).max(start), (s + l).min(end)));
+    parts.filter(|(from, to)| from < to).min().map(|(from, to)| (from - start, to - from))
+}
 
 /// Marks an extent busy until the running link is durable.
 pub(super) fn mark(tp: &mut Trans, agno: AgNumber, start: u32, len: u32) {

@@ -3,7 +3,7 @@
 //! A block in no record has one owner; a record says two or more, or that its blocks are staged for copy-on-write.
 
 use super::freetree::group_daddr;
-use super::{Owner, alloc, defer_free, free_extent, rmap};
+use super::{Owner, alloc, busy, defer_free, free_extent, rmap};
 use crate::ag;
 use crate::btree::{Cursor, Tree};
 use crate::error::Result;
@@ -104,7 +104,8 @@ fn covering_or_next(c: &mut Cursor<'_, RefcountTree>, block: u32) -> Result<Opti
     Ok(c.lookup_ge(&at(block, false))?.filter(|r| !r.cow))
 }
 
-/// The first shared run within an extent: (offset into it, blocks).
+/// The first run within an extent that must not be written in place: it is shared, or was until a transaction that is not durable
+/// yet. (offset into it, blocks).
 ///
 /// # Locks
 /// Takes the group's AGF and keeps it.
@@ -118,10 +119,13 @@ pub fn first_shared(tp: &mut Trans, start: FsBlock, len: u32) -> Result<Option<(
     let (agno, agbno) = (tp.vol.geo.fsb_agno(start), tp.vol.geo.fsb_agbno(start).0);
     let agf = ag::agf(tp, agno)?;
     let mut c = cursor(tp, agno, &agf);
-    let Some(r) = covering_or_next(&mut c, agbno)? else { return Ok(None) };
-    let from = r.start.max(agbno);
-    let to = (r.start + r.len).min(agbno + len);
-    Ok((from < to).then(|| (from - agbno, to - from)))
+    let shared = covering_or_next(&mut c, agbno)?.and_then(|r| {
+        let (from, to) = (r.start.max(agbno), (r.start + r.len).min(agbno + len));
+        (from < to).then(|| (from - agbno, to - from))
+    });
+    // The one that begins first; of two the longer.
+    let unshared = busy::first_unshared(tp, agno, agbno, len);
+    Ok(shared.into_iter().chain(unshared).min_by_key(|(at, n)| (*at, u32::MAX - n)))
 }
 
 /// Inserts a record, joined with neighbours of the same count.
@@ -168,6 +172,10 @@ fn adjust(tp: &mut Trans, start: FsBlock, len: u32, up: bool) -> Result<()> {
                     c.insert(&RefcountRec { start: at_block + n, len: r.start + r.len - at_block - n, ..r })?;
                 }
             }
+            if !up && new == 1 {
+                busy::mark_unshared(tp, agno, at_block, n);
+            }
+            let mut c = cursor(tp, agno, &agf);
             if new > 1 {
                 insert_joined(&mut c, RefcountRec { cow: false, start: at_block, len: n, count: new })?;
             } else if new == 0 {
@@ -231,9 +239,22 @@ pub fn alloc_cow_staging(tp: &mut Trans, start: FsBlock, len: u32) {
     tp.defer(Deferred::new(item::CUI, IntentExtent::new(start, len, refcount_op::ALLOC_COW), finish_refcount));
 }
 
-/// Removes a staged extent's record: it has an owner now, or is freed next.
+/// Removes a staged extent's record, since it has an owner now.
 pub fn defer_free_cow(tp: &mut Trans, start: FsBlock, len: u32) {
     tp.defer(Deferred::new(item::CUI, IntentExtent::new(start, len, refcount_op::FREE_COW), finish_refcount));
+}
+
+/// Frees staged blocks that nobody will use.
+///
+/// The record goes in the running link, so that the intent about their owner comes before the one that frees them: the other way
+/// round, a recovery that finds both would look for an owner that the freeing has forgotten.
+///
+/// # Errors
+/// The tree is corrupt.
+pub fn free_staged(tp: &mut Trans, start: FsBlock, len: u32) -> Result<()> {
+    stage(tp, start, len, false)?;
+    defer_free(tp, start, len, Owner::FILE);
+    Ok(())
 }
 
 /// Frees what a crash left staged in a group, one extent; returns false when none is left.
@@ -247,7 +268,6 @@ pub fn free_all_cow_staging(tp: &mut Trans, agno: AgNumber) -> Result<bool> {
     let agf = ag::agf(tp, agno)?;
     let Some(r) = cursor(tp, agno, &agf).lookup_ge(&at(0, true))? else { return Ok(false) };
     let start = tp.vol.geo.fsb(agno, AgBlock(r.start));
-    defer_free_cow(tp, start, r.len);
-    defer_free(tp, start, r.len, Owner::FILE);
+    free_staged(tp, start, r.len)?;
     Ok(true)
 }
