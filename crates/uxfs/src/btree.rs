@@ -563,6 +563,11 @@ impl<'a, T: Tree> Cursor<'a, T> {
         if left >= self.max(&node) / 2 {
             return Ok(());
         }
+        let (parent, _) = self.path[level + 1].clone();
+        if matches!(parent, Node::Root) && self.count(&parent) == 1 {
+            // The only child of a root in the inode has nobody to be joined with but the root.
+            return self.shrink(level + 1, 1);
+        }
         self.rebalance(level)
     }
 

@@ -29,11 +29,9 @@ const UNWRITTEN: u32 = 1 << 30;
 /// An intent does not fit the volume.
 pub(super) fn finish_intents(names: &Names, pending: Pending) -> Result<()> {
     let vol = &names.vol;
-    let mut order: Vec<(uxfs_format::Lsn, u64)> = pending.intents.iter().map(|(id, i)| (i.0, *id)).collect();
-    order.extend(pending.attrs.iter().map(|(id, i)| (i.0, *id)));
-    order.extend(pending.exchanges.iter().map(|(id, i)| (i.0, *id)));
-    order.sort_unstable();
-    for (_, id) in order {
+    let mut order: Vec<u64> = pending.intents.keys().chain(pending.attrs.keys()).chain(pending.exchanges.keys()).copied().collect();
+    order.sort_unstable_by_key(|id| pending.places.get(id));
+    for id in order {
         let Some(it) = pending.items.lock().remove(&id) else { continue };
         if let Some((_, i)) = pending.attrs.get(&id) {
             finish_attr(names, &it, i)?;

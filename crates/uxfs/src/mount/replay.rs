@@ -25,11 +25,20 @@ pub(super) struct Pending {
     pub(super) attrs: BTreeMap<u64, (Lsn, AttrIntent)>,
     /// Files that are to exchange mappings.
     pub(super) exchanges: BTreeMap<u64, (Lsn, ExchangeIntent)>,
+    /// How many intents came before one, by id: in this order they are finished. Ids of other writers tell nothing of it.
+    pub(super) places: HashMap<u64, usize>,
+    seen: usize,
     /// The items that hold the tail until the intents are done.
     pub(super) items: parking_lot::Mutex<HashMap<u64, Arc<IntentItem>>>,
 }
 
 impl Pending {
+    /// An intent comes next in the log; its id may have been that of another one, which is done.
+    fn note(&mut self, id: u64) {
+        self.seen += 1;
+        self.places.insert(id, self.seen);
+    }
+
     /// Puts the intents into the AIL, so that the tail does not pass them before they are done.
     pub(super) fn hold(&self, vol: &Arc<Volume>) {
         // Of an attribute's or an exchange's intent only the identity counts here.
@@ -270,6 +279,7 @@ impl Player<'_> {
             item::INODE => self.inode(it, lsn),
             item::EFI | item::CUI | item::RUI | item::BUI => match Intent::parse(&it.regions[0]) {
                 Some(i) if i.kind != item::BUI || i.extents.len() == 1 => {
+                    self.pending.note(i.id);
                     self.pending.intents.insert(i.id, (lsn, i));
                     Ok(())
                 }
@@ -282,6 +292,7 @@ impl Player<'_> {
             }
             item::ATTRI => match AttrIntent::parse(&it.regions) {
                 Some(i) => {
+                    self.pending.note(i.id);
                     self.pending.attrs.insert(i.id, (lsn, i));
                     Ok(())
                 }
@@ -289,6 +300,7 @@ impl Player<'_> {
             },
             item::XMI => match ExchangeIntent::parse(&it.regions[0]) {
                 Some(i) => {
+                    self.pending.note(i.id);
                     self.pending.exchanges.insert(i.id, (lsn, i));
                     Ok(())
                 }

@@ -202,11 +202,10 @@ pub fn finish_refcount(tp: &mut Trans, e: &IntentExtent) -> Result<()> {
     }
 }
 
-/// Enters or removes a record of blocks staged for copy-on-write.
+/// Enters or removes the refcountbt's record of blocks staged for copy-on-write.
 fn stage(tp: &mut Trans, start: FsBlock, len: u32, add: bool) -> Result<()> {
     let (agno, first) = (tp.vol.geo.fsb_agno(start), tp.vol.geo.fsb_agbno(start).0);
     let agf = ag::agf(tp, agno)?;
-    rmap::defer_staged(tp, start, len, add);
     let mut c = cursor(tp, agno, &agf);
     if add {
         return insert_joined(&mut c, RefcountRec { cow: true, start: first, len, count: 1 });
@@ -234,27 +233,22 @@ pub fn defer_decrease(tp: &mut Trans, start: FsBlock, len: u32) {
     tp.defer(Deferred::new(item::CUI, IntentExtent::new(start, len, refcount_op::DECREASE), finish_refcount));
 }
 
-/// Enters an extent that was just allocated as staged, in a link of its own.
+/// Enters an extent that was just allocated as staged: in the refcountbt and in the rmapbt, each in a link of its own.
 pub fn alloc_cow_staging(tp: &mut Trans, start: FsBlock, len: u32) {
     tp.defer(Deferred::new(item::CUI, IntentExtent::new(start, len, refcount_op::ALLOC_COW), finish_refcount));
+    rmap::defer_staged(tp, start, len, true);
 }
 
-/// Removes a staged extent's record, since it has an owner now.
+/// Removes a staged extent's records, since it has an owner now.
 pub fn defer_free_cow(tp: &mut Trans, start: FsBlock, len: u32) {
+    rmap::defer_staged(tp, start, len, false);
     tp.defer(Deferred::new(item::CUI, IntentExtent::new(start, len, refcount_op::FREE_COW), finish_refcount));
 }
 
-/// Frees staged blocks that nobody will use.
-///
-/// The record goes in the running link, so that the intent about their owner comes before the one that frees them: the other way
-/// round, a recovery that finds both would look for an owner that the freeing has forgotten.
-///
-/// # Errors
-/// The tree is corrupt.
-pub fn free_staged(tp: &mut Trans, start: FsBlock, len: u32) -> Result<()> {
-    stage(tp, start, len, false)?;
+/// Frees staged blocks that nobody will use. The intent about their owner comes before the one that frees them.
+pub fn free_staged(tp: &mut Trans, start: FsBlock, len: u32) {
+    defer_free_cow(tp, start, len);
     defer_free(tp, start, len, Owner::FILE);
-    Ok(())
 }
 
 /// Frees what a crash left staged in a group, one extent; returns false when none is left.
@@ -268,6 +262,6 @@ pub fn free_all_cow_staging(tp: &mut Trans, agno: AgNumber) -> Result<bool> {
     let agf = ag::agf(tp, agno)?;
     let Some(r) = cursor(tp, agno, &agf).lookup_ge(&at(0, true))? else { return Ok(false) };
     let start = tp.vol.geo.fsb(agno, AgBlock(r.start));
-    free_staged(tp, start, r.len)?;
+    free_staged(tp, start, r.len);
     Ok(true)
 }
