@@ -36,3 +36,13 @@ pub fn slice(b: &[u8], at: usize, len: usize) -> &[u8] {
     let end = at.saturating_add(len).min(b.len());
     b.get(at.min(end)..end).unwrap_or(&[])
 }
+
+/// The first index in `0..n` for which `before` is false.
+pub fn partition(n: usize, before: impl Fn(usize) -> bool) -> usize {
+    let (mut from, mut to) = (0, n);
+    while from < to {
+        let mid = from.midpoint(to);
+        if before(mid) { from = mid + 1 } else { to = mid }
+    }
+    from
+}

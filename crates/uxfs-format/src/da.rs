@@ -94,12 +94,7 @@ pub fn entry_value(b: &[u8], i: usize) -> u32 {
 }
 /// First entry of a node or directory leaf whose hash is not below `hash`.
 pub fn lower_bound(b: &[u8], hash: u32) -> usize {
-    let (mut from, mut to) = (0, count(b));
-    while from < to {
-        let mid = from.midpoint(to);
-        if entry_hash(b, mid) < hash { from = mid + 1 } else { to = mid }
-    }
-    from
+    partition(count(b), |i| entry_hash(b, i) < hash)
 }
 /// Sets entry `i`.
 pub fn set_entry(b: &mut [u8], i: usize, hash: u32, value: u32) {

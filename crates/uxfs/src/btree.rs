@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::trans::{Buf, Trans};
 use std::cmp::Ordering;
 use uxfs_format::btree::{MAX_LEVELS, Shape, TreeKind, numrecs, set_numrecs};
-use uxfs_format::bytes::{put32, put64};
+use uxfs_format::bytes::{partition, put32, put64};
 use uxfs_format::{Corruption, DiskAddr, Kind};
 
 /// How two keys, as they are on disk, lie to each other.
@@ -674,16 +674,6 @@ impl<'a, T: Tree> Cursor<'a, T> {
 
 fn s_level(d: &mut [u8], level: u16) {
     uxfs_format::bytes::put16(d, 4, level);
-}
-
-/// The first index in `0..n` for which `before` is false.
-fn partition(n: usize, before: impl Fn(usize) -> bool) -> usize {
-    let (mut lo, mut hi) = (0, n);
-    while lo < hi {
-        let mid = (lo + hi) / 2;
-        if before(mid) { lo = mid + 1 } else { hi = mid }
-    }
-    lo
 }
 
 fn put_ptr(d: &mut [u8], at: usize, size: usize, p: u64) {

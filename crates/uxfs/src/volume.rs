@@ -13,13 +13,16 @@ use uxfs_format::{Geometry, Ino, Lsn};
 use uxfs_journal::Journal;
 use uxfs_sync::{Chance, Clock};
 
+/// Extents that wait for a checkpoint: (start, generation) to blocks.
+pub type List = Mutex<BTreeMap<(u32, u64), u32>>;
+
 /// In-memory state of an allocation group.
 #[derive(Debug, Default)]
 pub struct PerAg {
     /// Freed extents whose freeing is not durable: (start, generation) to blocks. File data may not use them yet.
-    pub busy: Mutex<BTreeMap<(u32, u64), u32>>,
+    pub busy: List,
     /// Blocks that lost all owners but one, while that is not durable. Their owner may not write them in place yet.
-    pub unshared: Mutex<BTreeMap<(u32, u64), u32>>,
+    pub unshared: List,
     /// The unlinked inode before one, where it is known: what removal from the middle of a list needs.
     pub unlinked_prev: Mutex<BTreeMap<u32, u32>>,
 }

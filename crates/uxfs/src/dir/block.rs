@@ -6,7 +6,7 @@ use crate::da::Source;
 use crate::error::{Error, Result};
 use crate::trans::{Buf, Trans};
 use uxfs_format::Kind;
-use uxfs_format::bytes::{get32, put32};
+use uxfs_format::bytes::{get32, partition, put32};
 use uxfs_format::dir::{self, entry_size};
 
 const TAIL: usize = 8;
@@ -42,12 +42,7 @@ fn address(b: &[u8], i: usize) -> u32 {
 /// First hash that is not below `h`.
 fn lower_bound(b: &[u8], h: u32) -> usize {
     let start = dir::data_end(b);
-    let (mut from, mut to) = (0, count(b));
-    while from < to {
-        let mid = from.midpoint(to);
-        if get32(b, start + 8 * mid) < h { from = mid + 1 } else { to = mid }
-    }
-    from
+    partition(count(b), |i| get32(b, start + 8 * i) < h)
 }
 
 /// The hashes that are equal to `h`: their indices.

@@ -36,9 +36,9 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
         return Err(Error::Unsupported { what: "exchanging ranges on a volume without exchange-range".into() });
     }
     let same_file = inodes[0].ino == inodes[1].ino;
-    let (a, b) = if inodes[0].ino <= inodes[1].ino { (inodes[0], inodes[1]) } else { (inodes[1], inodes[0]) };
-    let _first = a.iolock.write();
-    let _second = (!same_file).then(|| b.iolock.write());
+    let (one, other) = if inodes[0].ino <= inodes[1].ino { (0, 1) } else { (1, 0) };
+    let _first = inodes[one].iolock.write();
+    let _second = (!same_file).then(|| inodes[other].iolock.write());
     let states = inodes.map(|i| files.state(i));
     let bs = u64::from(vol.geo.blocksize);
     let sizes = [0, 1].map(|i: usize| states[i].size.load(Ordering::Acquire));
@@ -79,7 +79,6 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
         flags: if len.is_none() { exchange_flag::SIZES } else { 0 },
         sizes: new_sizes,
     };
-    let (one, other) = if inodes[0].ino <= inodes[1].ino { (0, 1) } else { (1, 0) };
     let _one = states[one].writeback.lock();
     let _other = (!same_file).then(|| states[other].writeback.lock());
     (0..2).for_each(|i| drop_pages(inodes[i], &states[i], x.offsets[i], x.offsets[i] + x.blocks));

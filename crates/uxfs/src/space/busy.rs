@@ -1,26 +1,37 @@
 //! Extents that were freed, or lost all owners but one, by a transaction that is not durable yet: a crash gives them back.
 
 use crate::trans::Trans;
+use crate::volume::{List, PerAg};
 use std::sync::atomic::{AtomicU64, Ordering};
 use uxfs_format::AgNumber;
 use uxfs_journal::{Hole, hole};
 
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
+/// Puts an extent on one of its group's lists until the running link is durable.
+fn note(tp: &mut Trans, agno: AgNumber, start: u32, len: u32, list: fn(&PerAg) -> &List) {
+    let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
+    list(&tp.vol.groups[agno.0 as usize]).lock().insert((start, generation), len);
+    if tp.vol.reproducible {
+        // When it is durable is left to chance: it stays.
+        return;
+    }
+    let vol = std::sync::Arc::downgrade(&tp.vol);
+    tp.on_durable(Box::new(move |durable| {
+        // After a failure the extent stays, too: nothing is written any more anyway.
+        if durable && let Some(v) = vol.upgrade() {
+            list(&v.groups[agno.0 as usize]).lock().remove(&(start, generation));
+        }
+    }));
+}
+
 /// Marks blocks that have one owner left until the running link is durable: until then a crash gives them back to the other one,
 /// which must not find there what the first has written since.
 pub(super) fn mark_unshared(tp: &mut Trans, agno: AgNumber, start: u32, len: u32) {
-    if tp.vol.reproducible {
-        return;
+    // After a crash a reproducible volume is not used.
+    if !tp.vol.reproducible {
+        note(tp, agno, start, len, |g| &g.unshared);
     }
-    let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
-    tp.vol.groups[agno.0 as usize].unshared.lock().insert((start, generation), len);
-    let vol = std::sync::Arc::downgrade(&tp.vol);
-    tp.on_durable(Box::new(move |durable| {
-        if durable && let Some(v) = vol.upgrade() {
-            v.groups[agno.0 as usize].unshared.lock().remove(&(start, generation));
-        }
-    }));
 }
 
 /// The first of such blocks within an extent: (offset into it, blocks).
@@ -36,20 +47,11 @@ pub(super) fn first_unshared(tp: &Trans, agno: AgNumber, start: u32, len: u32) -
 
 /// Marks an extent busy until the running link is durable.
 pub(super) fn mark(tp: &mut Trans, agno: AgNumber, start: u32, len: u32) {
-    let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
-    tp.vol.groups[agno.0 as usize].busy.lock().insert((start, generation), len);
+    note(tp, agno, start, len, |g| &g.busy);
     if tp.vol.reproducible {
-        // When it is durable is left to chance, so it stays busy, and counts as if it were not free.
+        // What stays busy counts as if it were not free.
         tp.vol.counters.aside_changed(i64::from(len));
-        return;
     }
-    let vol = std::sync::Arc::downgrade(&tp.vol);
-    tp.on_durable(Box::new(move |durable| {
-        // After a failure the extent stays busy: nothing is written any more anyway.
-        if durable && let Some(v) = vol.upgrade() {
-            v.groups[agno.0 as usize].busy.lock().remove(&(start, generation));
-        }
-    }));
 }
 
 /// The longest part of an extent that is not busy: (start, blocks), blocks 0 if there is none.
