@@ -49,6 +49,8 @@ const KNOWN: u32 = incompat::FTYPE
 /// All that is known of the volume while it is walked.
 pub(crate) struct Checker<'a> {
     dev: &'a dyn Device,
+    /// Where the log is, if it has a device of its own.
+    log_dev: Option<&'a dyn Device>,
     g: Geometry,
     sb: Superblock,
     report: Report,
@@ -69,6 +71,14 @@ pub(crate) struct Checker<'a> {
 /// # Errors
 /// It cannot be read, or has features that are not known. What is damaged is in the report.
 pub fn check(dev: &dyn Device) -> Result<Report, CheckError> {
+    check_with_log(dev, None)
+}
+
+/// As [`check`], for a volume whose log is on a device of its own.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_with_log<'a>(dev: &'a dyn Device, log_dev: Option<&'a dyn Device>) -> Result<Report, CheckError> {
     let mut head = vec![0; 32768.min(dev.size_bytes()) as usize];
     dev.read(0, &mut head)?;
     let mut report = Report::default();
@@ -93,6 +103,7 @@ pub fn check(dev: &dyn Device) -> Result<Report, CheckError> {
     let owners = (0..g.agcount).map(|_| Default::default()).collect();
     let mut c = Checker {
         dev,
+        log_dev,
         g,
         sb,
         report,
@@ -161,17 +172,21 @@ impl Checker<'_> {
     /// No block may bear a position that the log has not reached: recovery would not replay changes onto it.
     fn log_head(&mut self) {
         let (first, blocks) = (self.g.fsb_daddr(self.g.logstart), self.g.log_bbs());
-        if self.g.logstart.0 == 0 || blocks == 0 {
-            return;
-        }
-        let Some(b) = self.read(first, 1) else { return };
-        let cycle = block_cycle(&b);
+        let log = match self.log_dev {
+            Some(d) => d,
+            None if self.g.logstart.0 == 0 => return,
+            None => self.dev,
+        };
+        let read = |block: u32| {
+            let mut b = [0; 512];
+            log.read((first.0 + u64::from(block)) * 512, &mut b).map(|()| block_cycle(&b))
+        };
+        let Ok(cycle) = read(0) else { return self.add("unreadable", "device", Some(first), "the log cannot be read") };
         // The log is written round and round: up to the head its blocks bear this cycle, behind it an older one.
         let (mut low, mut high) = (1, blocks);
         while low < high {
             let mid = low + (high - low) / 2;
-            let Some(b) = self.read(DiskAddr(first.0 + u64::from(mid)), 1) else { return };
-            if block_cycle(&b) == cycle { low = mid + 1 } else { high = mid }
+            if read(mid).is_ok_and(|c| c == cycle) { low = mid + 1 } else { high = mid }
         }
         let head = if low == blocks { Lsn::new(cycle.saturating_add(1), 0) } else { Lsn::new(cycle, low) };
         if self.latest > head {

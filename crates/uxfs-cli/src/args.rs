@@ -11,6 +11,9 @@ use std::path::PathBuf;
 #[derive(Parser)]
 #[command(name = "uxfs", version, arg_required_else_help = true)]
 pub struct Cli {
+    /// Device or file with the log, for volumes that have it outside
+    #[arg(long, global = true, value_name = "FILE")]
+    pub logdev: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub command: Cmd,
@@ -23,7 +26,8 @@ pub enum Cmd {
     /// Mount a volume on a directory, as an ordinary user
     Mount {
         /// Mount options, separated by commas: ro, norecovery, hostcache, offset=BYTES, part=N, commit=SECONDS, memory=SIZE, threads=N,
-        /// fsname=NAME, allow_other, allow_root, dev, suid, noexec
+        /// logdev=FILE, logbufs=N, logbsize=SIZE,
+        /// journal_flush=POLICY, discard, fsname=NAME, allow_other, allow_root, dev, suid, noexec
         #[arg(short = 'o', value_name = "OPTIONS")]
         options: Vec<String>,
         /// Stay in the foreground
@@ -351,7 +355,7 @@ pub struct Mkfs {
     /// Data section: size=, agcount=, agsize=, su= and sw=, sunit= and swidth=, noalign, projinherit=, extszinherit=, cowextsize=
     #[arg(short, value_name = "WORDS")]
     pub data: Vec<String>,
-    /// Log section: size=, su=, sunit=, agnum=
+    /// Log section: size=, su=, sunit=, agnum=, logdev=FILE for a log outside
     #[arg(short, value_name = "WORDS")]
     pub log: Vec<String>,
     /// Metadata: uuid=UUID; finobt=, rmapbt=, reflink=, inobtcount=, bigtime= 0 or 1

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
-use uxfs::{Fs, Options, describe_log};
+use uxfs::{Devices, Fs, Options, describe_log};
 use uxfs_device::{Device, DeviceRef, Overlay};
 use uxfs_format::Geometry;
 use uxfs_format::superblock::{Superblock, incompat};
@@ -33,7 +33,7 @@ fn superblock_of(source: &Source) -> Result<Superblock> {
 /// There is no sound superblock.
 pub fn info(source: &Source, out: &mut impl Write) -> Result<()> {
     let sb = superblock_of(source)?;
-    write!(out, "{}", uxfs_mkfs::print_geometry(&source.name(), &sb))?;
+    write!(out, "{}", uxfs_mkfs::print_geometry(&source.name(), None, &sb))?;
     Ok(())
 }
 
@@ -42,10 +42,10 @@ pub fn info(source: &Source, out: &mut impl Write) -> Result<()> {
 /// # Errors
 /// There is no sound superblock or log.
 pub fn log(source: &Source, out: &mut impl Write) -> Result<()> {
-    let dev = source.device(false)?;
+    let devices = source.devices(false)?;
     let mut lines = Vec::new();
     let mut count = 0;
-    let s = describe_log(&dev, &mut |lsn, items| {
+    let s = describe_log(&devices, &mut |lsn, items| {
         count += 1;
         lines.push(format!("transaction at cycle {} block {}: {} items", lsn.cycle(), lsn.block(), items.len()));
         lines.extend(items.iter().map(|i| format!("  {i}")));
@@ -91,11 +91,11 @@ pub fn admin(source: &Source, label: Option<&str>, uuid: Option<&str>, features:
         crate::volume::with(source, true, |_| Ok(()))?;
     }
     if bits != 0 {
-        uxfs::add_features(&source.device(true)?, bits).with_context(|| format!("cannot change {}", source.name()))?;
+        uxfs::add_features(&source.devices(true)?, bits).with_context(|| format!("cannot change {}", source.name()))?;
     }
     if change {
         let label = label.map(|l| if l == "--" { "" } else { l }.as_bytes());
-        uxfs::set_identity(&source.device(true)?, label, new).with_context(|| format!("cannot change {}", source.name()))?;
+        uxfs::set_identity(&source.devices(true)?, label, new).with_context(|| format!("cannot change {}", source.name()))?;
     }
     let sb = superblock_of(source)?;
     let label = sb.fname.split(|b| *b == 0).next().unwrap_or(&[]);
@@ -120,23 +120,23 @@ pub fn recover(source: &Source, out: &mut impl Write) -> Result<()> {
 /// # Errors
 /// The volume cannot be read.
 pub fn check(source: &Source, json: bool, out: &mut impl Write) -> Result<ExitCode> {
-    let dev = source.device(false)?;
+    let mut seen = source.devices(false)?;
     let mut dirty = false;
     let mut unrecovered = None;
-    let mut seen = dev.clone();
-    match describe_log(&dev, &mut |_, _| {}) {
+    match describe_log(&seen, &mut |_, _| {}) {
         Ok(s) if !s.clean => {
             dirty = true;
-            let overlay: DeviceRef = Arc::new(Overlay::new(dev, OVERLAY_BYTES));
+            let over = |dev: DeviceRef| -> DeviceRef { Arc::new(Overlay::new(dev, OVERLAY_BYTES)) };
+            seen = Devices { data: over(seen.data), log: seen.log.map(over) };
             // The engine writes into the overlay; the checker sees what it left.
-            let done = Fs::open(overlay.clone(), Options { commit: 0, ..Options::default() }).and_then(Fs::unmount);
+            let done = Fs::open(seen.clone(), Options { commit: 0, ..Options::default() }).and_then(Fs::unmount);
             unrecovered = done.err();
-            seen = overlay;
         }
         Ok(_) => {}
         Err(e) => unrecovered = Some(e),
     }
-    let mut report = uxfs_check::check(&*seen).with_context(|| format!("cannot check {}", source.name()))?;
+    let mut report =
+        uxfs_check::check_with_log(&*seen.data, seen.log.as_deref()).with_context(|| format!("cannot check {}", source.name()))?;
     if let Some(e) = unrecovered {
         report.add("log-recovery", "log", None, &format!("cannot be recovered: {e}"));
     }

@@ -92,6 +92,9 @@ fn progress(what: &'static str) -> ProgressBar {
 fn run(cli: Cli) -> Result<ExitCode> {
     let mut out = BufWriter::new(std::io::stdout().lock());
     let out = &mut out;
+    if let Some(path) = cli.logdev {
+        place::set_log_device(path);
+    }
     match cli.command {
         Cmd::Mkfs(m) => make::mkfs(&m, out)?,
         Cmd::Mount { options, foreground, image, dir } => mount::mount(&image, &dir, &options, foreground)?,

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use uxfs::{Error, Fs};
+use uxfs::{Devices, Error, Fs};
 use uxfs_device::{Device, DeviceRef, FileDevice, OpenMode, Withheld};
 use uxfs_format::superblock::Superblock;
 use uxfs_mkfs::{Features, Options, UuidGenerator};
@@ -190,19 +190,27 @@ pub fn mkfs(m: &Mkfs, out: &mut impl Write) -> Result<()> {
         bail!("{} does not exist; give -d size= to make it", m.image.display());
     }
     let name = m.image.display().to_string();
+    let log_path = log_word(m);
+    let log_name = log_path.as_ref().map(|p| p.display().to_string());
+    if log_path.is_some() && m.minimize {
+        bail!("--minimize makes volumes with their log inside");
+    }
     let held = |d: &FileDevice| Device::size_bytes(d);
     if m.dry_run {
+        if let Some(p) = &log_path {
+            o.log_device = Some(if p.exists() { held(&FileDevice::open(p, OpenMode::ReadOnly)?) } else { o.log_size.unwrap_or(0) });
+        }
         if exists && given.is_none() {
             o.size = held(&FileDevice::open(&m.image, OpenMode::ReadOnly)?);
         }
-        write!(out, "{}", uxfs_mkfs::print_geometry(&name, &o.superblock()?))?;
+        write!(out, "{}", uxfs_mkfs::print_geometry(&name, log_name.as_deref(), &o.superblock()?))?;
         return Ok(());
     }
     if exists && !m.force && looks_used(&m.image)? {
         bail!("{name} seems to hold something already; use -f to overwrite it");
     }
     // An image that cannot become a volume is not left behind.
-    if given.is_some() {
+    if given.is_some() && log_path.is_none() {
         o.superblock()?;
     }
     let mut content = m.populate.as_deref().map(|p| Content::open(p, o.time.0)).transpose()?;
@@ -210,6 +218,7 @@ pub fn mkfs(m: &Mkfs, out: &mut impl Write) -> Result<()> {
         Some(c) if m.minimize => minimize(&m.image, &mut o, c, seed)?,
         _ => {
             let dev = FileDevice::create(&m.image, given)?;
+            let log = log_path.as_deref().map(|p| log_device(p, &mut o)).transpose()?;
             o.size = given.unwrap_or_else(|| held(&dev));
             if o.size > held(&dev) {
                 bail!("{name} has only {} bytes", held(&dev));
@@ -217,23 +226,42 @@ pub fn mkfs(m: &Mkfs, out: &mut impl Write) -> Result<()> {
             if !m.no_discard {
                 dev.discard(0, held(&dev))?;
             }
-            make(Arc::new(dev), &o, content.as_mut(), seed)?
+            make(Devices { data: Arc::new(dev), log }, &o, content.as_mut(), seed)?
         }
     };
     if !m.quiet {
         if o.size < SMALL {
             warn("volumes of less than 300 MiB are for tests and images: mkfs.xfs makes none");
         }
-        write!(out, "{}", uxfs_mkfs::print_geometry(&name, &sb))?;
+        write!(out, "{}", uxfs_mkfs::print_geometry(&name, log_name.as_deref(), &sb))?;
     }
     Ok(())
 }
 
+/// The file or device that `-l logdev=` names.
+fn log_word(m: &Mkfs) -> Option<PathBuf> {
+    let words = m.log.iter().flat_map(|l| l.split(','));
+    words.filter_map(|w| w.strip_prefix("logdev=").or_else(|| w.strip_prefix("name="))).next_back().map(PathBuf::from)
+}
+
+/// Opens the device for the log; a file that does not exist is made as large as the log is to be.
+fn log_device(path: &Path, o: &mut Options) -> Result<DeviceRef> {
+    if !path.exists() && o.log_size.is_none() {
+        bail!("{} does not exist; give -l size= to make it", path.display());
+    }
+    let new = o.log_size.filter(|_| !path.exists());
+    let dev = FileDevice::create(path, new).with_context(|| format!("cannot open {}", path.display()))?;
+    o.log_device = Some(dev.size_bytes());
+    Ok(Arc::new(dev))
+}
+
 /// Makes a volume and fills it. Until it is whole, the device holds none.
-fn make(dev: DeviceRef, o: &Options, content: Option<&mut Content>, seed: Option<u64>) -> Result<Superblock> {
-    let Some(content) = content else { return Ok(uxfs_mkfs::format(&*dev, o)?) };
-    let held = Arc::new(Withheld::new(dev, o.sector as usize)?);
-    uxfs_mkfs::format(&*held, o)?;
+fn make(devices: Devices, o: &Options, content: Option<&mut Content>, seed: Option<u64>) -> Result<Superblock> {
+    let Devices { data, log } = devices;
+    let Some(content) = content else { return Ok(uxfs_mkfs::format_with_log(&*data, log.as_ref().unwrap_or(&data), o)?) };
+    let held: Arc<Withheld> = Arc::new(Withheld::new(data, o.sector as usize)?);
+    let log_dev = || -> &dyn Device { log.as_deref().unwrap_or(&*held) };
+    uxfs_mkfs::format_with_log(&*held, log_dev(), o)?;
     let how = uxfs::Options {
         commit: 0,
         clock: Box::new(FixedClock(o.time.0)),
@@ -241,12 +269,12 @@ fn make(dev: DeviceRef, o: &Options, content: Option<&mut Content>, seed: Option
         reproducible: true,
         ..uxfs::Options::default()
     };
-    let v = Volume::over(Fs::open(held.clone(), how)?, "the new volume".into());
+    let v = Volume::over(Fs::open(Devices { data: held.clone(), log: log.clone() }, how)?, "the new volume".into());
     let bar = progress("filling");
     content.unpack(&v, &|n| bar.inc(n))?;
     v.fs.unmount()?;
     bar.finish_and_clear();
-    let sb = uxfs_mkfs::fresh_log(&*held)?;
+    let sb = uxfs_mkfs::fresh_log(&*held, log_dev())?;
     held.release()?;
     Ok(sb)
 }
@@ -265,12 +293,12 @@ fn minimize(image: &Path, o: &mut Options, content: &mut Content, seed: Option<u
     };
     // Once with room to spare, to see how much it takes.
     o.size = content.estimate()?;
-    let sb = make(create(o)?, o, Some(&mut *content), seed)?;
+    let sb = make(create(o)?.into(), o, Some(&mut *content), seed)?;
     let used = (sb.dblocks.get() - sb.fdblocks.get()) * u64::from(o.block);
     o.size = used.max(LEAST).next_multiple_of(STEP);
     loop {
         let done = match o.superblock() {
-            Ok(_) => make(create(o)?, o, Some(&mut *content), seed),
+            Ok(_) => make(create(o)?.into(), o, Some(&mut *content), seed),
             Err(e) => Err(e.into()),
         };
         match done {

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use uxfs::{Fs, Options};
+use uxfs::{Fs, JournalFlush, Options};
 use uxfs_device::Host;
 
 /// In the environment of the server that `uxfs mount` starts: it says on its standard output when it is ready.
@@ -25,6 +25,7 @@ const LONGEST_FLUSH: Duration = Duration::from_secs(600);
 /// A mount as its options describe it.
 struct Request {
     source: Source,
+    log: Option<PathBuf>,
     host: Host,
     volume: Options,
     front: uxfs_fuse::Options,
@@ -33,6 +34,7 @@ struct Request {
 fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
     let mut r = Request {
         source: Source::parse(image),
+        log: None,
         host: Host { direct: true, ..Host::default() },
         volume: Options::default(),
         front: uxfs_fuse::Options::default(),
@@ -53,6 +55,10 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
             "commit" => r.volume.commit = number()?,
             "memory" => r.volume.memory = usize::try_from(size(need()?)?)?,
             "threads" => r.front.threads = number()? as usize,
+            "logdev" => r.log = Some(std::path::absolute(need()?)?),
+            "logbufs" => r.volume.journal.buffers = number()? as usize,
+            "logbsize" => r.volume.journal.bufsize = usize::try_from(size(need()?)?)?,
+            "journal_flush" => r.volume.journal.flush = flush_policy(need()?)?,
             "fsname" => fsname = Some(need()?.to_string()),
             "allow_other" => r.front.allow_other = true,
             "allow_root" => r.front.allow_root = true,
@@ -76,6 +82,15 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
     r.front.fsname = fsname.unwrap_or_else(|| full.display().to_string());
     r.source.file = full;
     Ok(r)
+}
+
+/// A policy that is safe; the other one is for benchmarks.
+fn flush_policy(name: &str) -> Result<JournalFlush> {
+    let p: JournalFlush = name.parse().map_err(|e| anyhow!("mount option journal_flush: {e}"))?;
+    if !p.is_safe() {
+        bail!("mount option journal_flush={p} is not supported: it loses data in a power cut");
+    }
+    Ok(p)
 }
 
 /// Mounts an image on a directory; returns once it is there, or with `foreground` when it was unmounted.
@@ -138,8 +153,13 @@ fn serve(r: Request, dir: &Path) -> Result<()> {
     let name = r.source.name();
     // A read-only mount gains from the host's cache and has no flush to wait for.
     let host = Host { direct: r.host.direct && !r.volume.read_only, ..r.host };
-    let dev = r.source.device_with(!r.volume.read_only, host)?;
-    let fs = Arc::new(Fs::open(dev, r.volume).with_context(|| format!("cannot open {name}"))?);
+    let write = !r.volume.read_only;
+    let data = r.source.device_with(write, host)?;
+    let devices = crate::place::with_log(data, r.log.as_deref(), write, host)?;
+    if r.log.is_some() && devices.log.is_none() {
+        bail!("{name} has its log inside: it takes no logdev");
+    }
+    let fs = Arc::new(Fs::open(devices, r.volume).with_context(|| format!("cannot open {name}"))?);
     let (tx, rx) = mpsc::channel();
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let dir = dir.canonicalize()?;

@@ -3,8 +3,9 @@
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use uxfs::Devices;
 use uxfs_device::{DeviceRef, FileDevice, Host, OpenMode, Slice, find_partition};
 
 /// Which part of a device holds the volume.
@@ -25,6 +26,30 @@ pub struct Source {
     pub file: PathBuf,
     /// The part.
     pub part: Part,
+}
+
+/// The log's device for volumes of this command that have their log outside.
+static LOG_DEVICE: OnceLock<PathBuf> = OnceLock::new();
+
+/// Notes `--logdev`.
+pub fn set_log_device(path: PathBuf) {
+    let _ = LOG_DEVICE.set(path);
+}
+
+/// Opens a file or device of the host.
+fn open(path: &Path, write: bool, host: Host) -> Result<DeviceRef> {
+    let mode = if write { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
+    Ok(Arc::new(FileDevice::open_with(path, mode, host).with_context(|| format!("cannot open {}", path.display()))?))
+}
+
+/// The volume on `data`, with `log` beside it if its log is outside.
+///
+/// # Errors
+/// `log` cannot be opened.
+pub fn with_log(data: DeviceRef, log: Option<&Path>, write: bool, host: Host) -> Result<Devices> {
+    let outside = crate::inspect::superblock(&*data).is_ok_and(|sb| sb.logstart.get() == 0);
+    let log = log.filter(|_| outside).map(|l| open(l, write, host)).transpose()?;
+    Ok(Devices { data, log })
 }
 
 impl Source {
@@ -69,10 +94,15 @@ impl Source {
     /// # Errors
     /// As [`Source::device`].
     pub fn device_with(&self, write: bool, host: Host) -> Result<DeviceRef> {
-        let mode = if write { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
-        let dev: DeviceRef =
-            Arc::new(FileDevice::open_with(&self.file, mode, host).with_context(|| format!("cannot open {}", self.file.display()))?);
-        self.slice(dev)
+        self.slice(open(&self.file, write, host)?)
+    }
+
+    /// The device, and that of the log which `--logdev` names, if the volume has its log outside.
+    ///
+    /// # Errors
+    /// As [`Source::device`].
+    pub fn devices(&self, write: bool) -> Result<Devices> {
+        with_log(self.device(write)?, LOG_DEVICE.get().map(PathBuf::as_path), write, Host::default())
     }
 
     /// Makes an image file hold at least so many bytes of the volume. A device or a partition must do so already.

@@ -132,7 +132,8 @@ pub fn grow(source: &Source, to: Option<&str>, out: &mut impl Write) -> Result<(
     if let Some(bytes) = to {
         source.extend(bytes)?;
     }
-    let dev = source.device(true)?;
+    let devices = source.devices(true)?;
+    let dev = devices.data.clone();
     let before = inspect::superblock(&*dev).with_context(|| format!("cannot open {}", source.name()))?;
     let blocks = to.unwrap_or_else(|| dev.size_bytes()) >> before.blocklog;
     let what = || format!("cannot grow {}", source.name());
@@ -142,7 +143,7 @@ pub fn grow(source: &Source, to: Option<&str>, out: &mut impl Write) -> Result<(
     let (g, sb) = uxfs::grown_superblock(&dev, blocks).with_context(what)?;
     if g.dblocks > before.dblocks.get() {
         uxfs_mkfs::add_groups(&*dev, &g, &sb, before.agcount.get())?;
-        uxfs::grow(&dev, g.clone()).with_context(what)?;
+        uxfs::grow(&devices, g.clone()).with_context(what)?;
     }
     writeln!(out, "data blocks changed from {} to {}", before.dblocks, g.dblocks)?;
     Ok(())

@@ -57,7 +57,7 @@ impl Volume {
     pub fn open(source: &Source, write: bool) -> Result<Volume> {
         let name = source.name();
         let o = Options { read_only: !write, ..Options::default() };
-        let fs = Fs::open(source.device(write)?, o).with_context(|| format!("cannot open {name}"))?;
+        let fs = Fs::open(source.devices(write)?, o).with_context(|| format!("cannot open {name}"))?;
         Ok(Volume { fs, name })
     }
 

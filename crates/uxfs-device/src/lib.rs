@@ -13,6 +13,7 @@ mod partition;
 mod recorder;
 mod ring;
 mod slice;
+pub mod timed;
 mod withheld;
 
 pub use faulty::Faulty;

@@ -4,6 +4,7 @@ use crate::{Device, WriteFlags, past_end};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 
 const PAGE: u64 = 4096;
 
@@ -12,7 +13,8 @@ const PAGE: u64 = 4096;
 pub struct Memory {
     size: u64,
     sector: u32,
-    pages: RwLock<HashMap<u64, Box<[u8]>>>,
+    /// Shared with forks until one of them writes.
+    pages: RwLock<HashMap<u64, Arc<[u8]>>>,
 }
 
 /// Cuts a byte range into parts that lie within one page: (page, offset within, range within the buffer).
@@ -71,8 +73,8 @@ impl Memory {
         }
         let mut map = self.pages.write();
         for (page, within, r) in pages(offset, data.len()) {
-            let p = map.entry(page).or_insert_with(|| vec![0; PAGE as usize].into_boxed_slice());
-            p[within..within + r.len()].copy_from_slice(&data[r]);
+            let p = map.entry(page).or_insert_with(|| Arc::from([0u8; PAGE as usize]));
+            Arc::make_mut(p)[within..within + r.len()].copy_from_slice(&data[r]);
         }
         Ok(())
     }
@@ -80,6 +82,17 @@ impl Memory {
     /// A second device with the same content.
     pub fn fork(&self) -> Memory {
         Memory { size: self.size, sector: self.sector, pages: RwLock::new(self.pages.read().clone()) }
+    }
+
+    /// A number that differs, in all likelihood, between different contents.
+    pub fn digest(&self) -> u64 {
+        let mix = |h: u64, w: u64| (h ^ w).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        let word = |c: &[u8]| c.iter().fold(0u64, |w, b| w << 8 | u64::from(*b));
+        let page = |(n, p): (&u64, &Arc<[u8]>)| {
+            let zero = p.iter().all(|b| *b == 0);
+            if zero { 0 } else { p.chunks(8).fold(mix(1, *n), |h, c| mix(h, word(c))) }
+        };
+        self.pages.read().iter().map(page).fold(self.size, u64::wrapping_add)
     }
 }
 

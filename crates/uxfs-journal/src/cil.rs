@@ -11,18 +11,19 @@
 //! 4. Switching and streaming need no lock of an item, so a thread that holds items may push.
 
 use crate::ail::Ail;
-use crate::hole::{Hole, hole};
+use crate::flush::JournalFlush;
 use crate::item::{LogItem, Regions};
 use crate::space::{Space, Ticket};
 use crate::stats::{Stats, StatsSnapshot};
 use crate::stream::{LogGeometry, SealedRecord, Stream};
-use crate::{JournalError, Shutdown};
+use crate::writer::{LogWriter, Parts};
+use crate::{JournalError, PanicGuard, RECHECK, Shutdown};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use uxfs_device::{Class, DeviceRef, WriteFlags, WriteRequest};
+use uxfs_device::{DeviceRef, WriteFlags};
 use uxfs_format::log::BB;
 use uxfs_format::reservation::with_headers;
 use uxfs_format::{CheckpointSeq, Lsn};
@@ -35,13 +36,31 @@ pub type Payload = Box<dyn FnOnce(bool) + Send>;
 pub struct JournalConfig {
     /// Bytes of an in-core buffer, 16 to 256 KiB.
     pub bufsize: usize,
-    /// In-core buffers that are written together.
+    /// In-core buffers, 2 to 8: records that may be on their way to the medium at once.
     pub buffers: usize,
+    /// When caches are flushed.
+    pub flush: JournalFlush,
 }
 
 impl Default for JournalConfig {
     fn default() -> Self {
-        JournalConfig { bufsize: 32 << 10, buffers: 8 }
+        JournalConfig { bufsize: 32 << 10, buffers: 8, flush: JournalFlush::default() }
+    }
+}
+
+impl JournalConfig {
+    /// Checks the sizes, which are those that XFS takes.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if !self.bufsize.is_power_of_two() || !(16 << 10..=256 << 10).contains(&self.bufsize) {
+            return Err("a log buffer has 16, 32, 64, 128 or 256 KiB (logbsize)");
+        }
+        if !(2..=8).contains(&self.buffers) {
+            return Err("there are 2 to 8 log buffers (logbufs)");
+        }
+        Ok(())
     }
 }
 
@@ -78,13 +97,6 @@ struct Order {
     in_flight: u64,
 }
 
-#[derive(Default)]
-struct Flushes {
-    started: u64,
-    done: u64,
-    running: bool,
-}
-
 /// Pushes at once: one streams while one becomes durable; more would only make checkpoints smaller.
 const MAX_IN_FLIGHT: u64 = 2;
 /// Part of the log that the AIL keeps free.
@@ -95,22 +107,20 @@ const MAX_CONTEXT: u64 = 32 << 20;
 /// The journal of an open volume.
 pub struct Journal {
     dev: DeviceRef,
-    log_dev: DeviceRef,
     cfg: JournalConfig,
     geo: LogGeometry,
+    writer: Arc<LogWriter>,
     /// The active item list.
     pub ail: Arc<Ail>,
     /// The latch that ends all writing.
     pub shutdown: Arc<Shutdown>,
     stats: Arc<Stats>,
-    space: Space,
+    space: Arc<Space>,
     context: Mutex<Context>,
     switched: Condvar,
     order: Mutex<Order>,
     ordered: Condvar,
     stream: Mutex<Stream>,
-    flushes: Mutex<Flushes>,
-    flushed: Condvar,
     soft_limit: u64,
     kick: Mutex<Kick>,
     kicked: Condvar,
@@ -137,22 +147,32 @@ impl Journal {
         let shutdown = Arc::new(Shutdown::default());
         let stats = Arc::new(Stats::default());
         let soft_limit = (geo.size() / 8).min(MAX_CONTEXT);
+        let ail = Arc::new(Ail::new(tail, shutdown.clone(), stats.clone()));
+        let space = Arc::new(Space::new(geo.size(), head, tail, shutdown.clone(), stats.clone()));
+        let writer = LogWriter::new(Parts {
+            devices: (dev.clone(), log_dev),
+            geo: geo.clone(),
+            policy: cfg.flush,
+            buffers: cfg.buffers,
+            ail: ail.clone(),
+            space: space.clone(),
+            shutdown: shutdown.clone(),
+            stats: stats.clone(),
+        });
         let j = Arc::new(Journal {
-            ail: Arc::new(Ail::new(tail, shutdown.clone(), stats.clone())),
-            space: Space::new(geo.size(), head, tail, shutdown.clone(), stats.clone()),
+            ail,
+            space,
+            writer,
             stream: Mutex::new(Stream::new(geo.clone(), cfg.bufsize, head)),
             context: Mutex::new(Context { seq: 1, ..Context::default() }),
             order: Mutex::new(Order { next_stream: 1, ..Order::default() }),
             switched: Condvar::new(),
             ordered: Condvar::new(),
-            flushes: Mutex::default(),
-            flushed: Condvar::new(),
             kick: Mutex::default(),
             kicked: Condvar::new(),
             stop: AtomicBool::new(false),
             workers: Mutex::default(),
             dev,
-            log_dev,
             cfg,
             geo,
             shutdown,
@@ -210,7 +230,7 @@ impl Journal {
         while ctx.seq == seq {
             self.shutdown.check()?;
             self.kick_cil();
-            uxfs_sync::blocking(|| self.switched.wait_for(&mut ctx, Duration::from_millis(50)));
+            uxfs_sync::blocking(|| self.switched.wait_for(&mut ctx, RECHECK));
         }
         Ok(())
     }
@@ -331,7 +351,7 @@ impl Journal {
             } else {
                 let mut o = self.order.lock();
                 if o.completed < seq.0 {
-                    uxfs_sync::blocking(|| self.ordered.wait_for(&mut o, Duration::from_millis(50)));
+                    uxfs_sync::blocking(|| self.ordered.wait_for(&mut o, RECHECK));
                 }
             }
         }
@@ -349,45 +369,15 @@ impl Journal {
 
     /// A token for [`Journal::flush_since`]: data that has completed by now.
     pub fn flush_token(&self) -> u64 {
-        self.flushes.lock().started + 1
+        self.writer.flush_token()
     }
 
-    /// Makes sure that a device flush began after the token was taken and has completed; many callers share one.
+    /// Makes sure that a flush of the data device began after the token was taken and has completed; many callers share one.
     ///
     /// # Errors
     /// The flush failed, which shuts the volume down.
     pub fn flush_since(&self, token: u64) -> Result<(), JournalError> {
-        let mut f = self.flushes.lock();
-        loop {
-            if f.done >= token {
-                return Ok(());
-            }
-            self.shutdown.check()?;
-            if f.running {
-                uxfs_sync::blocking(|| self.flushed.wait(&mut f));
-                continue;
-            }
-            f.running = true;
-            f.started += 1;
-            let n = f.started;
-            drop(f);
-            let tail = self.ail.tail();
-            Stats::add(&self.stats.flushes, 1);
-            let res = uxfs_sync::blocking(|| self.dev.flush());
-            f = self.flushes.lock();
-            f.running = false;
-            self.flushed.notify_all();
-            match res {
-                Ok(()) => {
-                    f.done = f.done.max(n);
-                    self.space.set_tail(tail);
-                }
-                Err(e) => {
-                    self.fail(format!("device flush failed: {e}"));
-                    return Err(JournalError::Io(e));
-                }
-            }
-        }
+        self.writer.flush_since(token).inspect_err(|e| self.fail(e.to_string()))
     }
 
     /// Sets the latch and wakes everybody who waits.
@@ -396,7 +386,7 @@ impl Journal {
         self.space.wake();
         self.switched.notify_all();
         self.ordered.notify_all();
-        self.flushed.notify_all();
+        self.writer.wake();
         self.kicked.notify_all();
     }
 
@@ -409,7 +399,7 @@ impl Journal {
                 if o.completed >= seq {
                     return Ok(());
                 }
-                uxfs_sync::blocking(|| self.ordered.wait_for(&mut o, Duration::from_millis(50)));
+                uxfs_sync::blocking(|| self.ordered.wait_for(&mut o, RECHECK));
             }
             o.in_flight += 1;
             Stats::peak(&self.stats.in_flight_peak, o.in_flight);
@@ -442,22 +432,21 @@ impl Journal {
         let mut o = self.order.lock();
         while !ready(&o) {
             self.shutdown.check()?;
-            uxfs_sync::blocking(|| self.ordered.wait_for(&mut o, Duration::from_millis(50)));
+            uxfs_sync::blocking(|| self.ordered.wait_for(&mut o, RECHECK));
         }
         Ok(())
     }
 
     fn write_context(&self, ctx: Context, shadows: Vec<Option<Regions>>) -> Result<(), JournalError> {
         let regions: Vec<&[u8]> = shadows.iter().flatten().flatten().map(Vec::as_slice).collect();
-        let mut commit_tail = Lsn::default();
-        let streamed = self.wait_order(|o| o.next_stream == ctx.seq).and_then(|()| self.stream_context(&ctx, &regions, &mut commit_tail));
-        let durable = streamed.and_then(|(start, last)| {
+        let streamed = self.wait_order(|o| o.next_stream == ctx.seq).and_then(|()| self.stream_context(&ctx, &regions));
+        let durable = streamed.and_then(|(start, last, spans)| {
             // The stream is given up before the wait, so the next context fills buffers while this one is flushed.
             self.order.lock().next_stream = ctx.seq + 1;
             self.ordered.notify_all();
             self.wait_order(|o| o.completed + 1 == ctx.seq)?;
             let commit = last.lsn;
-            self.write_durable(&last, commit_tail)?;
+            self.writer.write_durable(&last, self.writer.commit_flags(spans))?;
             Ok((start, commit))
         });
         let ok = durable.is_ok();
@@ -483,84 +472,32 @@ impl Journal {
         durable.map(|_| ())
     }
 
-    /// Cuts the context into records and writes all but the last. Returns the position of the start, and the last record.
-    fn stream_context(&self, ctx: &Context, regions: &[&[u8]], commit_tail: &mut Lsn) -> Result<(Lsn, SealedRecord), JournalError> {
+    /// Cuts the context into records and writes all but the last. Returns the position of the start, the last record, and
+    /// whether there were others.
+    fn stream_context(&self, ctx: &Context, regions: &[&[u8]]) -> Result<(Lsn, SealedRecord, bool), JournalError> {
         let mut s = self.stream.lock();
-        let (mut batch, mut total) = (Vec::new(), 0u64);
-        let stable = || if hole(Hole::UnstableTail) { self.ail.tail() } else { self.space.tail() };
-        let sampled = self.ail.tail();
-        *commit_tail = sampled;
-        let mut emit = |r: SealedRecord| {
-            total += r.bytes.len() as u64;
-            batch.push(r);
-            if batch.len() >= self.cfg.buffers { self.write_records(&std::mem::take(&mut batch)) } else { Ok(()) }
-        };
+        self.writer.begin_checkpoint()?;
         let tid = (ctx.seq as u32).wrapping_mul(0x9e37_79b9) | 1;
-        let (start, last) = s.checkpoint(tid, regions, (&stable, &|| sampled), &self.stats, &mut emit)?;
-        total += last.bytes.len() as u64;
-        self.write_records(&batch)?;
-        if total > ctx.reserved {
+        let mut total = 0u64;
+        let (start, last) = self.writer.write_records(|emit| {
+            let mut counted = |r: SealedRecord| {
+                total += r.bytes.len() as u64;
+                emit(r)
+            };
+            let commit_tail = |spans| self.writer.tail_for(self.writer.commit_flags(spans));
+            s.checkpoint(tid, regions, (&|| self.writer.record_tail(), &commit_tail), &self.stats, &mut counted)
+        })?;
+        self.writer.hold(&last);
+        if total + last.bytes.len() as u64 > ctx.reserved {
             Stats::add(&self.stats.overruns, 1);
         }
         self.space.set_head(s.head);
         drop(s);
         self.space.give_back(ctx.reserved);
-        if hole(Hole::UnstableTail) {
+        if self.writer.trusts_unflushed() {
             self.space.set_tail(self.ail.tail());
         }
-        Ok((start, last))
-    }
-
-    fn write_records(&self, records: &[SealedRecord]) -> Result<(), JournalError> {
-        let mut pieces = Vec::new();
-        for r in records {
-            if !self.space.room_for(r.bytes.len() as u64) {
-                return Err(JournalError::Corrupt { block: r.lsn.block(), what: "log space was promised twice".into() });
-            }
-            let (at, n) = self.geo.place(r.lsn.block(), r.bytes.len());
-            pieces.push(WriteRequest { offset: at, data: &r.bytes[..n] });
-            if n < r.bytes.len() {
-                pieces.push(WriteRequest { offset: self.geo.start, data: &r.bytes[n..] });
-            }
-        }
-        if !pieces.is_empty() {
-            uxfs_sync::blocking(|| self.log_dev.write_many(&pieces, Class::Journal))?;
-        }
-        Ok(())
-    }
-
-    /// Writes a record that makes durable all that completed before it, then is durable itself.
-    fn write_durable(&self, r: &SealedRecord, tail: Lsn) -> Result<(), JournalError> {
-        self.shutdown.check()?;
-        let n = {
-            let mut f = self.flushes.lock();
-            f.started += 1;
-            f.started
-        };
-        let (at, len) = self.geo.place(r.lsn.block(), r.bytes.len());
-        let wrapped = len < r.bytes.len();
-        let flags = WriteFlags { preflush: !hole(Hole::CommitWithoutPreflush), fua: !hole(Hole::CommitWithoutFua) };
-        uxfs_sync::blocking(|| {
-            if wrapped {
-                // Both halves may overwrite old tail blocks, so the flush goes before either.
-                if flags.preflush {
-                    self.dev.flush()?;
-                }
-                let fua = WriteFlags { preflush: false, fua: flags.fua };
-                self.log_dev.write(at, &r.bytes[..len], fua)?;
-                self.log_dev.write(self.geo.start, &r.bytes[len..], fua)
-            } else {
-                self.log_dev.write(at, &r.bytes, flags)
-            }
-        })?;
-        Stats::add(&self.stats.flushes, 1);
-        Stats::add(&self.stats.fua, 1);
-        let mut f = self.flushes.lock();
-        f.done = f.done.max(n);
-        self.flushed.notify_all();
-        drop(f);
-        self.space.set_tail(tail);
-        Ok(())
+        Ok((start, last, total > 0))
     }
 
     fn over_target(&self) -> bool {
@@ -606,7 +543,9 @@ impl Journal {
             return;
         }
         // Liveness of the stable tail: a tail that moved counts only after a flush.
-        if self.ail.tail() > self.space.tail() {
+        if self.writer.trusts_unflushed() {
+            self.space.set_tail(self.ail.tail());
+        } else if self.ail.tail() > self.space.tail() {
             let _ = self.flush_since(self.flush_token());
         }
         if self.space.has_waiters() || self.over_target() {
@@ -654,9 +593,8 @@ impl Journal {
     pub fn unmount(&self) -> Result<(), JournalError> {
         self.quiesce()?;
         let mut s = self.stream.lock();
-        let tail = self.ail.tail();
-        let r = s.unmount(tail, &self.stats);
-        self.write_durable(&r, tail)
+        let r = s.unmount(self.ail.tail(), &self.stats);
+        self.writer.write_durable(&r, WriteFlags { preflush: true, fua: true })
     }
 
     /// Stops the workers. Nothing is written any more.
@@ -675,16 +613,5 @@ impl Journal {
         let left = (std::mem::take(&mut ctx.items), std::mem::take(&mut ctx.payloads));
         drop(ctx);
         drop(left);
-    }
-}
-
-/// A worker that panics has left something half done: nothing more is written, as in a power cut.
-struct PanicGuard(Arc<Shutdown>);
-
-impl Drop for PanicGuard {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.set("a journal worker panicked");
-        }
     }
 }

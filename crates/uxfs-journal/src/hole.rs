@@ -19,6 +19,10 @@ pub enum Hole {
     BusyReuse = 32,
     /// Blocks that had another owner are written in place before it is durable that they have one only.
     UnsharedInPlace = 64,
+    /// Any length of the log may be on its way to the medium at once.
+    UnboundedWindow = 128,
+    /// With an external log, only the log's device is flushed.
+    LogDeviceFlush = 256,
 }
 
 #[cfg(uxfs_holes)]

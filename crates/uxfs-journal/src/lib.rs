@@ -5,6 +5,7 @@
 
 mod ail;
 mod cil;
+mod flush;
 mod head;
 mod hole;
 mod item;
@@ -12,9 +13,11 @@ mod replay;
 mod space;
 mod stats;
 mod stream;
+mod writer;
 
 pub use ail::{Ail, WriteUnit};
 pub use cil::{Commit, Completion, Journal, JournalConfig, Payload};
+pub use flush::JournalFlush;
 pub use head::{LogState, clear_stale, find_log_state, set_last_uuid};
 pub use hole::{Hole, hole, set_hole};
 pub use item::{ItemState, LogItem, Push, Regions};
@@ -24,7 +27,11 @@ pub use stats::{Stats, StatsSnapshot};
 pub use stream::LogGeometry;
 
 use std::io;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How long a wait lasts before what it waits for is looked at again: a wake-up that got lost costs no more than this.
+const RECHECK: Duration = Duration::from_millis(50);
 
 /// Why the journal cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -67,5 +74,16 @@ impl Shutdown {
     /// [`JournalError::Shutdown`].
     pub fn check(&self) -> Result<(), JournalError> {
         self.reason().map_or(Ok(()), |r| Err(JournalError::Shutdown(r.into())))
+    }
+}
+
+/// A worker that panics has left something half done: nothing more is written, as in a power cut.
+struct PanicGuard(Arc<Shutdown>);
+
+impl Drop for PanicGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.set("a journal worker panicked");
+        }
     }
 }

@@ -29,6 +29,8 @@ stats! {
     writes,
     /// Basic blocks written to the log.
     blocks,
+    /// Records that had to wait for a buffer.
+    noiclogs,
     /// Forces asked for.
     force,
     /// Forces that had to wait.

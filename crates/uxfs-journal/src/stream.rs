@@ -36,7 +36,18 @@ impl LogGeometry {
 /// A record ready to be written.
 pub(crate) struct SealedRecord {
     pub(crate) lsn: Lsn,
+    /// The tail that it bears.
+    pub(crate) tail: Lsn,
+    /// Where it begins, in bytes of records since the volume was opened.
+    pub(crate) at: u64,
     pub(crate) bytes: Vec<u8>,
+}
+
+impl SealedRecord {
+    /// Where it ends, counted as `at` is.
+    pub(crate) fn end(&self) -> u64 {
+        self.at + self.bytes.len() as u64
+    }
 }
 
 /// Where the next record goes. One writer at a time has it.
@@ -47,8 +58,8 @@ pub(crate) struct Stream {
     /// Position of the next record.
     pub(crate) head: Lsn,
     prev: u32,
-    /// Position of the last record written.
-    pub(crate) last: Lsn,
+    /// Bytes of all records so far.
+    sealed: u64,
 }
 
 /// A record being filled.
@@ -59,7 +70,7 @@ struct Open {
 
 impl Stream {
     pub(crate) fn new(geo: LogGeometry, bufsize: usize, head: Lsn) -> Stream {
-        Stream { geo, bufsize, head, prev: NULL_AG, last: head }
+        Stream { geo, bufsize, head, prev: NULL_AG, sealed: 0 }
     }
 
     fn header_blocks(&self) -> usize {
@@ -92,7 +103,6 @@ impl Stream {
         log::seal(&mut open.buf, self.header_blocks(), &seal);
         let blocks = (full / BB) as u32;
         self.prev = lsn.block();
-        self.last = lsn;
         let end = lsn.block() + blocks;
         self.head = if end >= self.geo.bbs {
             Stats::add(&stats.wraps, 1);
@@ -102,17 +112,19 @@ impl Stream {
         };
         Stats::add(&stats.writes, 1);
         Stats::add(&stats.blocks, u64::from(blocks));
-        SealedRecord { lsn, bytes: open.buf }
+        let at = self.sealed;
+        self.sealed += full as u64;
+        SealedRecord { lsn, tail, at, bytes: open.buf }
     }
 
     /// Cuts a checkpoint into records and hands each to `emit` as it is full; the last, with the commit, is returned.
     ///
-    /// `tails` gives the tail for a record that no flush goes before, and for the last, which has one.
+    /// `tails` gives the tail for a record, and for the last, which is told whether there were others before it.
     pub(crate) fn checkpoint<E>(
         &mut self,
         tid: u32,
         regions: &[&[u8]],
-        tails: (&dyn Fn() -> Lsn, &dyn Fn() -> Lsn),
+        tails: (&dyn Fn() -> Lsn, &dyn Fn(bool) -> Lsn),
         stats: &Stats,
         emit: &mut dyn FnMut(SealedRecord) -> Result<(), E>,
     ) -> Result<(Lsn, SealedRecord), E> {
@@ -159,7 +171,8 @@ impl Stream {
             emit(sealed)?;
         }
         put_op(&mut open, op(op_flag::COMMIT), &[]);
-        Ok((start, self.seal(open, tails.1(), stats)))
+        let spans = self.head != start;
+        Ok((start, self.seal(open, tails.1(spans), stats)))
     }
 
     /// The record that says that the volume was unmounted.

@@ -36,6 +36,8 @@ pub struct Options {
     pub log_unit: Option<u32>,
     /// The group of the log, if not the one in the middle.
     pub log_group: Option<u32>,
+    /// Bytes of the device that the log has for itself; `None` for a log inside the volume.
+    pub log_device: Option<u64>,
     /// Share of the volume that inodes may take, in percent, if not by size; 0 for all.
     pub imax_pct: Option<u8>,
     /// Project of the root, which what is made in it inherits.
@@ -177,6 +179,7 @@ impl Options {
             least_log: false,
             log_unit: None,
             log_group: None,
+            log_device: None,
             imax_pct: None,
             project: None,
             extsize: None,
@@ -221,6 +224,7 @@ impl Options {
                 format!("stripe width {width} is no multiple of the stripe unit {unit}"),
             ),
             (self.imax_pct.is_some_and(|p| p > 100), "maxpct is above 100".into()),
+            (self.log_device.is_some() && self.log_group.is_some(), "a log on another device lies in no group".into()),
         ];
         match wrong.into_iter().find(|w| w.0) {
             Some((_, message)) => bad(message),
@@ -322,13 +326,17 @@ impl Options {
         let chunk = u64::from(g.chunk_blocks());
         let beside = u64::from(front.list)
             + if sb.agcount.get() == 1 { 2 * chunk + 2 * u64::from(sb.inoalignmt.get()).max(u64::from(sb.unit.get())) } else { 1 };
-        let room = agblocks.saturating_sub(start + beside);
+        let room = match self.log_device {
+            Some(bytes) => bytes / bs,
+            None => agblocks.saturating_sub(start + beside),
+        };
         let room = (room - room % align).min(MAX_LOG.0).min(MAX_LOG.1 / bs);
         let blocks = match self.log_size {
             Some(b) if !(b / bs).is_multiple_of(align) => {
                 return bad(format!("a log of {b} bytes is no multiple of its stripe unit of {} blocks", align));
             }
             Some(b) => b / bs,
+            None if self.log_device.is_some() && !self.least_log => room,
             None if self.least_log || bytes < 300 * MIB => min,
             None => (bytes / 2048).max(64 * MIB).div_ceil(bs).next_multiple_of(align).max(min).min(room),
         };
@@ -337,6 +345,11 @@ impl Options {
         }
         if blocks > room {
             return bad(format!("a log of {blocks} blocks is too large: {room} are possible"));
+        }
+        if self.log_device.is_some() {
+            sb.logstart.set(0);
+            sb.logblocks.set(blocks as u32);
+            return Ok(());
         }
         let agno = self.log_group.unwrap_or(sb.agcount.get() / 2);
         if agno >= sb.agcount.get() {
@@ -381,11 +394,11 @@ fn plain(sb: &Superblock) -> Geometry {
     }
 }
 
-/// The lines that `mkfs.xfs` and `xfs_info` print.
-pub fn print_geometry(name: &str, sb: &Superblock) -> String {
+/// The lines that `mkfs.xfs` and `xfs_info` print. A log outside is called `log_name`.
+pub fn print_geometry(name: &str, log_name: Option<&str>, sb: &Superblock) -> String {
     let (ro, inc) = (sb.features_ro_compat.get(), sb.features_incompat.get());
     let on = |v: u32, b: u32| u32::from(v & b != 0);
-    let log = if sb.logstart.get() != 0 { "internal log" } else { "external" };
+    let log = if sb.logstart.get() != 0 { "internal log" } else { log_name.unwrap_or("external") };
     let lsect = if sb.versionnum.get() & version::SECTOR != 0 { sb.logsectsize.get() } else { 512 };
     let lsunit = if sb.logsunit.get() > 1 { sb.logsunit.get() / sb.blocksize.get().max(1) } else { 0 };
     let bs = sb.blocksize.get();

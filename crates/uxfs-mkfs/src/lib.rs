@@ -9,7 +9,7 @@ mod write;
 
 pub use features::Features;
 pub use geometry::{MkfsError, Options, print_geometry};
-pub use write::{UuidGenerator, add_groups, format, fresh_log};
+pub use write::{UuidGenerator, add_groups, format, format_with_log, fresh_log};
 
 /// Reads a UUID as text, with or without dashes.
 pub fn parse_uuid(s: &str) -> Option<[u8; 16]> {

@@ -26,7 +26,7 @@ const VALUES: &[(char, &[&str])] = &[
     ('b', &["size"]),
     ('d', &["size", "agcount", "agsize", "su", "sw", "sunit", "swidth", "noalign", "projinherit", "extszinherit", "cowextsize"]),
     ('i', &["size", "perblock", "maxpct"]),
-    ('l', &["size", "su", "sunit", "agnum"]),
+    ('l', &["size", "su", "sunit", "agnum", "logdev"]),
     ('m', &["uuid"]),
     ('n', &["size"]),
     ('s', &["size"]),
@@ -125,6 +125,8 @@ impl Options {
             ('l', "size") => self.log_size = Some(size()?),
             ('l', "su") => self.log_unit = Some(small()?),
             ('l', "sunit") => self.log_unit = Some(u32::try_from(old()?).or_else(|_| bad(format!("-l sunit={value} is too large")))?),
+            // Whoever opens devices has looked at it.
+            ('l', "logdev" | "name") => {}
             ('l', "agnum") => self.log_group = Some(number()?),
             ('m', "uuid") => self.uuid = parse_uuid(value).map_or_else(|| bad(format!("{value:?} is no UUID")), Ok)?,
             _ => {

@@ -47,11 +47,19 @@ struct Writer<'a> {
     front: Front,
 }
 
-/// Writes a new volume over whatever `dev` holds; returns its superblock.
+/// Writes a new volume with its log inside over whatever `dev` holds; returns its superblock.
 ///
 /// # Errors
 /// [`MkfsError`]. A cut in the middle leaves no XFS volume: the superblock is written last.
 pub fn format(dev: &dyn Device, o: &Options) -> Result<Superblock, MkfsError> {
+    format_with_log(dev, dev, &Options { log_device: None, ..o.clone() })
+}
+
+/// As [`format()`]; the log goes to `log_dev` if `o` says that it has a device of its own.
+///
+/// # Errors
+/// As [`format()`].
+pub fn format_with_log(dev: &dyn Device, log_dev: &dyn Device, o: &Options) -> Result<Superblock, MkfsError> {
     let mut sb = o.superblock()?;
     if sb.dblocks.get() * u64::from(sb.blocksize.get()) > dev.size_bytes() {
         return Err(MkfsError::Option(format!("the device has only {} bytes", dev.size_bytes())));
@@ -73,7 +81,7 @@ pub fn format(dev: &dyn Device, o: &Options) -> Result<Superblock, MkfsError> {
         fdblocks += w.group(AgNumber(agno), &sb, AgBlock(chunk))?;
     }
     w.first_chunk(AgBlock(chunk), o)?;
-    write_log(dev, &w.g, &sb)?;
+    write_log(log_dev, &w.g, &sb)?;
     let inodes = u64::from(w.first_inodes());
     sb.icount.set(inodes);
     sb.ifree.set(inodes - 3);
@@ -83,6 +91,9 @@ pub fn format(dev: &dyn Device, o: &Options) -> Result<Superblock, MkfsError> {
         w.put(w.g.header_daddr(AgNumber(agno), 0), &mut sector_of(&copy), Some(SB_CRC))?;
     }
     dev.flush()?;
+    if o.log_device.is_some() {
+        log_dev.flush()?;
+    }
     w.put(DiskAddr(0), &mut sector_of(&sb), Some(SB_CRC))?;
     dev.flush()?;
     Ok(sb)
@@ -107,15 +118,16 @@ pub fn add_groups(dev: &dyn Device, g: &Geometry, sb: &Superblock, from: u32) ->
     Ok(dev.flush()?)
 }
 
-/// Writes the log of a volume anew, as [`format`] leaves it: for one whose blocks bear no log position. Returns its superblock.
+/// Writes the log of a volume anew, as [`format()`] leaves it: for one whose blocks bear no log position. Returns its superblock.
 ///
 /// # Errors
 /// The device's; there is no volume.
-pub fn fresh_log(dev: &dyn Device) -> Result<Superblock, MkfsError> {
+pub fn fresh_log(dev: &dyn Device, log_dev: &dyn Device) -> Result<Superblock, MkfsError> {
     let mut head = vec![0; 4096];
     dev.read(0, &mut head)?;
     let (g, sb) = Geometry::parse(&head).map_err(|c| MkfsError::Option(c.to_string()))?;
-    write_log(dev, &g, &sb)?;
+    write_log(log_dev, &g, &sb)?;
+    log_dev.flush()?;
     dev.flush()?;
     Ok(sb)
 }
@@ -173,7 +185,7 @@ fn sector_of(sb: &Superblock) -> Vec<u8> {
 /// First block and length of the log, if it lies in group `agno`.
 fn log_in_group(sb: &Superblock, agno: u32) -> Option<(u32, u32)> {
     let (group, start) = (sb.logstart.get() >> sb.agblklog, sb.logstart.get() & ((1 << sb.agblklog) - 1));
-    (group == u64::from(agno)).then(|| (start as u32, sb.logblocks.get()))
+    (sb.logstart.get() != 0 && group == u64::from(agno)).then(|| (start as u32, sb.logblocks.get()))
 }
 
 impl Writer<'_> {

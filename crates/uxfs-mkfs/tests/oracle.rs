@@ -110,7 +110,7 @@ fn compare(release: &Release, size: u64, words: &[(char, &str)]) -> Result<(), S
             return Err(format!("mkfs.xfs: {}", String::from_utf8_lossy(&theirs.stderr)));
         }
         let dev = FileDevice::create(&a, Some(size)).unwrap();
-        let printed = print_geometry(a.to_str().unwrap(), &format(&dev, &o).map_err(|e| e.to_string())?);
+        let printed = print_geometry(a.to_str().unwrap(), None, &format(&dev, &o).map_err(|e| e.to_string())?);
         let (ours, theirs) = (lines(&printed), lines(&String::from_utf8_lossy(&theirs.stdout)));
         if ours != theirs {
             return Err(format!("printed {ours:#?} instead of {theirs:#?}"));

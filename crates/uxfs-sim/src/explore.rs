@@ -4,8 +4,8 @@ use crate::model::{Data, Model, look};
 use crate::workload::{Journey, mark, options, top_name};
 use std::collections::HashSet;
 use std::sync::Arc;
-use uxfs::Fs;
-use uxfs_device::{DeviceRef, Event, Memory};
+use uxfs::{Devices, Fs};
+use uxfs_device::{Device, DeviceRef, Event, Memory, Recorder};
 use uxfs_sync::Chance;
 
 /// Where to cut, and how much to look at.
@@ -17,8 +17,18 @@ pub struct Plan {
     pub between: usize,
     /// Bytes that reach the medium together.
     pub tear: usize,
+    /// One cut in so many is followed by another one, inside the recovery; 0 for none.
+    pub again: usize,
+    /// One cut in so many is recovered by the kernel, too, which needs root; 0 for none.
+    pub kernel: usize,
     /// Seed of the choices.
     pub seed: u64,
+}
+
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan { at_flushes: 25, between: 60, tear: 512, again: 5, kernel: 0, seed: 0 }
+    }
 }
 
 /// What the cuts showed.
@@ -26,19 +36,27 @@ pub struct Plan {
 pub struct Findings {
     /// Cuts tried.
     pub cuts: usize,
-    /// Different states that recovery led to.
-    pub distinct: usize,
-    /// Of those, with a dirty log.
+    /// Different images that recovery led to.
+    pub images: HashSet<u64>,
+    /// Of the cuts, with a dirty log.
     pub dirty: usize,
+    /// Cuts inside a recovery.
+    pub again: usize,
+    /// Images that the kernel recovered.
+    pub kernel: usize,
     /// What was wrong: cut and words.
     pub damage: Vec<(usize, String)>,
 }
 
-/// Cuts a workload as `plan` says; the first few damages are kept, the rest only counted by the cuts.
+/// What the kernel takes for granted is written whole: it does not replay onto a block that bears the position already, also if
+/// its checksum is wrong.
+const KERNEL_TEAR: usize = 4096;
+
+/// Cuts a workload as `plan` says.
 ///
 /// # Errors
 /// An image could not be made.
-pub fn explore(j: &Journey, plan: &Plan, oracle: &mut dyn FnMut(&Memory) -> Option<String>) -> std::io::Result<Findings> {
+pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
     let chance = Chance::seeded(plan.seed);
     let flushes = j.trace.flush_ends();
     let mut cuts: Vec<usize> = Vec::new();
@@ -54,36 +72,84 @@ pub fn explore(j: &Journey, plan: &Plan, oracle: &mut dyn FnMut(&Memory) -> Opti
         });
     }
     let mut found = Findings::default();
-    let mut states = HashSet::new();
     for (n, cut) in cuts.into_iter().enumerate() {
-        // All that was not flushed, none of it, or a part that differs from cut to cut.
+        let log_first = n >= plan.at_flushes.min(flushes.len()) && n % 8 < 5;
+        let mut fate = Fate::new(&chance, n, log_first);
+        let by_kernel = plan.kernel > 0 && n % plan.kernel == plan.kernel - 1;
+        let tear = if by_kernel { plan.tear.max(KERNEL_TEAR) } else { plan.tear };
+        let images = j.trace.images_at(cut, tear, &mut |dev, offset, sectors| fate.of(j.is_log(dev, offset), sectors))?;
+        found.cuts += 1;
+        let mut say = |what: &str, e: String| found.damage.push((cut, format!("{what}{e}")));
+        if by_kernel {
+            found.kernel += 1;
+            match crate::kernel::recover(&images) {
+                Ok(left) => drop(judge(j, cut, left).map_err(|e| say("recovered by the kernel: ", e))),
+                Err(e) => say("", e),
+            }
+        }
+        if plan.again > 0 && n % plan.again == plan.again - 1 {
+            found.again += 1;
+            if let Err(e) = cut_recovery(&images, plan.tear, &chance).and_then(|again| judge(j, cut, again)) {
+                say("cut again in its recovery: ", e);
+            }
+        }
+        match judge(j, cut, images) {
+            Ok((digest, dirty)) => {
+                found.images.insert(digest);
+                found.dirty += usize::from(dirty);
+            }
+            Err(e) => say("", e),
+        }
+    }
+    Ok(found)
+}
+
+/// What becomes of writes that were not flushed: all of them are there, none, or a part that differs from cut to cut.
+struct Fate<'a> {
+    chance: &'a Chance,
+    /// Out of 100.
+    keep: u64,
+    /// A write is there or not, and not in part.
+    whole: bool,
+    /// At a risky moment, mostly: the log is on the medium, and what was not flushed is there in part.
+    log_first: bool,
+}
+
+impl<'a> Fate<'a> {
+    fn new(chance: &'a Chance, n: usize, log_first: bool) -> Fate<'a> {
         let keep = match n % 4 {
             0 => 0,
             1 => 100,
             _ => 1 + chance.below(99),
         };
-        let whole = n % 3 == 0;
-        // At a risky moment, mostly: the log is on the medium, and what was not flushed is there in part.
-        let log_first = n >= plan.at_flushes.min(flushes.len()) && n % 8 < 5;
-        let mut choose = |offset: u64, sectors: usize| {
-            if log_first && j.log_at.contains(&offset) {
-                return vec![true; sectors];
-            }
-            let all = chance.below(100) < keep;
-            (0..sectors).map(|_| if whole { all } else { chance.below(100) < keep }).collect()
-        };
-        let image = j.trace.image_at(cut, plan.tear, &mut choose)?;
-        found.cuts += 1;
-        match judge(j, cut, image, oracle) {
-            Ok((digest, dirty)) => {
-                states.insert(digest);
-                found.dirty += usize::from(dirty);
-            }
-            Err(e) => found.damage.push((cut, e)),
-        }
+        Fate { chance, keep, whole: n.is_multiple_of(3), log_first }
     }
-    found.distinct = states.len();
-    Ok(found)
+
+    fn of(&mut self, log: bool, sectors: usize) -> Vec<bool> {
+        if self.log_first && log {
+            return vec![true; sectors];
+        }
+        let all = self.chance.below(100) < self.keep;
+        (0..sectors).map(|_| if self.whole { all } else { self.chance.below(100) < self.keep }).collect()
+    }
+}
+
+fn devices(images: &[Arc<Memory>]) -> Devices {
+    Devices { data: images[0].clone(), log: images.get(1).map(|l| l.clone() as DeviceRef) }
+}
+
+/// Recovers images and cuts that somewhere.
+fn cut_recovery(images: &[Memory], tear: usize, chance: &Chance) -> Result<Vec<Memory>, String> {
+    let say = |e: std::io::Error| e.to_string();
+    let data = Arc::new(Recorder::new(Arc::new(images[0].fork())).map_err(say)?);
+    let log = images.get(1).map(|l| data.beside(Arc::new(l.fork()))).transpose().map_err(say)?;
+    let devices = Devices { data: data.clone(), log: log.map(|l| Arc::new(l) as DeviceRef) };
+    // Dropped without an unmount: where it is cut decides how far it came.
+    drop(Fs::open(devices, options(1)).map_err(|e| format!("recovery: {e}"))?);
+    let trace = data.trace();
+    let cut = chance.below(trace.events.len() as u64 + 1) as usize;
+    let mut fate = Fate::new(chance, 2 + cut % 2, false);
+    trace.images_at(cut, tear, &mut |_, _, sectors| fate.of(false, sectors)).map_err(say)
 }
 
 /// Places in the history just after a record was written to the log while something that went home, or data, was not flushed;
@@ -93,7 +159,7 @@ fn risky_moments(j: &Journey) -> Vec<usize> {
     let (mut in_log, mut unflushed) = (HashSet::new(), false);
     for (i, e) in j.trace.events.iter().enumerate() {
         match e {
-            Event::WriteBegin { id, offset, .. } if j.log_at.contains(offset) => {
+            Event::WriteBegin { id, dev, offset, .. } if j.is_log(*dev, *offset) => {
                 in_log.insert(*id);
             }
             Event::WriteEnd { id } => {
@@ -104,7 +170,7 @@ fn risky_moments(j: &Journey) -> Vec<usize> {
                     risky.push(i + 1);
                 }
             }
-            Event::FlushBegin { .. } => unflushed = false,
+            Event::FlushBegin { dev: 0, .. } => unflushed = false,
             _ => {}
         }
     }
@@ -125,29 +191,27 @@ fn progress(events: &[Event], worker: u32) -> (u64, u64) {
     (began, ended)
 }
 
-fn judge(j: &Journey, cut: usize, image: Memory, oracle: &mut dyn FnMut(&Memory) -> Option<String>) -> Result<(u64, bool), String> {
-    let image = Arc::new(image);
-    let dev: DeviceRef = image.clone();
-    let fs = Fs::open(dev, options(1)).map_err(|e| format!("recovery: {e}"))?;
+/// Recovers images and holds what is there against the models: a digest of the image that is left, and whether the log was
+/// dirty.
+fn judge(j: &Journey, cut: usize, images: Vec<Memory>) -> Result<(u64, bool), String> {
+    let images: Vec<Arc<Memory>> = images.into_iter().map(Arc::new).collect();
+    let fs = Fs::open(devices(&images), options(1)).map_err(|e| format!("recovery: {e}"))?;
     let dirty = fs.was_recovered();
     let events = &j.trace.events[..cut];
-    let mut digest = 0u64;
     for (w, model) in j.models.iter().enumerate() {
         let (began, ended) = progress(events, w as u32);
-        digest = digest.rotate_left(7) ^ worker(&fs, w as u32, model, began, ended)?;
+        worker(&fs, w as u32, model, began, ended)?;
     }
     fs.unmount().map_err(|e| format!("unmount: {e}"))?;
-    let report = uxfs_check::check(&*image).map_err(|e| e.to_string())?;
+    let log = images.get(1).map(|l| &**l as &dyn Device);
+    let report = uxfs_check::check_with_log(&*images[0], log).map_err(|e| e.to_string())?;
     if let Some(f) = report.findings.first() {
         return Err(format!("check: {f} ({} findings)", report.findings.len()));
     }
-    match oracle(&image) {
-        Some(e) => Err(e),
-        None => Ok((digest, dirty)),
-    }
+    Ok((images.iter().fold(0, |d, i| d.rotate_left(1) ^ i.digest()), dirty))
 }
 
-fn worker(fs: &Fs, w: u32, model: &Model, began: u64, ended: u64) -> Result<u64, String> {
+fn worker(fs: &Fs, w: u32, model: &Model, began: u64, ended: u64) -> Result<(), String> {
     let say = |e: uxfs::Error| format!("worker {w}: {e}");
     let top = fs.lookup(fs.root(), top_name(w).as_bytes()).map_err(say)?;
     let seen = look(fs, top.ino).map_err(say)?;
@@ -174,5 +238,5 @@ fn worker(fs: &Fs, w: u32, model: &Model, began: u64, ended: u64) -> Result<u64,
         content.truncate(n);
         node.data.check(&content, began.saturating_sub(1), ended).map_err(|e| format!("worker {w}: file {id}: {e}"))?;
     }
-    Ok(seen.digest)
+    Ok(())
 }

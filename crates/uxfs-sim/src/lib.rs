@@ -8,6 +8,7 @@
 mod explore;
 pub mod fuzz;
 pub mod hostile;
+pub mod kernel;
 mod model;
 mod workload;
 

@@ -1,9 +1,11 @@
 //! Random operations on a volume, recorded, with their model.
 
 use crate::model::{Data, History, Model, Node, TOP};
+use std::ops::Range;
 use std::sync::Arc;
-use uxfs::{Allocate, AttrName, Fs, JournalConfig, Make, Options, Rename, SetAttr, SetMode};
-use uxfs_device::{Device, DeviceRef, Memory, Recorder, Trace};
+use uxfs::{Allocate, AttrName, Devices, Fs, JournalConfig, Make, Options, Rename, SetAttr, SetMode};
+use uxfs_device::timed::{Timed, Timing};
+use uxfs_device::{DeviceRef, Memory, Recorder, Trace};
 use uxfs_mkfs::Features;
 use uxfs_sync::{Chance, FixedClock};
 
@@ -24,8 +26,33 @@ pub struct Shape {
     pub mix: Mix,
     /// With all that mkfs.xfs 7.2 turns on: reverse mappings and parent pointers above all. Else as 6.1 makes it.
     pub newest: bool,
+    /// The log has a device of its own.
+    pub external: bool,
+    /// How the journal works.
+    pub journal: JournalConfig,
+    /// How long the device takes; `None` for no time. Time is where threads come between each other.
+    pub timing: Option<Timing>,
     /// Seed of everything that is left to chance.
     pub seed: u64,
+}
+
+impl Default for Shape {
+    /// Two workers that do a little of everything on a small volume.
+    fn default() -> Shape {
+        Shape {
+            size: 64 << 20,
+            agcount: 2,
+            log: None,
+            workers: 2,
+            ops: 500,
+            mix: Mix { data: 40, sync: 15, churn: true, clones: false },
+            newest: false,
+            external: false,
+            journal: JournalConfig::default(),
+            timing: None,
+            seed: 0,
+        }
+    }
 }
 
 /// How often things are done, out of 100.
@@ -33,7 +60,7 @@ pub struct Shape {
 pub struct Mix {
     /// Writes and truncations.
     pub data: u64,
-    /// fsync of a file, or sync of all.
+    /// fsync of a file, or sync of all; with 0 there is one at the end.
     pub sync: u64,
     /// Files are removed as often as made.
     pub churn: bool,
@@ -47,12 +74,21 @@ pub struct Journey {
     pub trace: Trace,
     /// One for each worker.
     pub models: Vec<Model>,
+    /// How the journal worked.
+    pub journal: JournalConfig,
     /// The journal's counters at the end.
     pub stats: Vec<(&'static str, u64)>,
     /// Bytes of the log.
     pub log: u64,
-    /// Where it lies.
-    pub log_at: std::ops::Range<u64>,
+    /// The device that it lies on, and where.
+    pub log_at: (usize, Range<u64>),
+}
+
+impl Journey {
+    /// True if a write goes to the log.
+    pub(crate) fn is_log(&self, dev: usize, offset: u64) -> bool {
+        dev == self.log_at.0 && self.log_at.1.contains(&offset)
+    }
 }
 
 /// Marks: worker, operation, and whether it ended.
@@ -82,28 +118,43 @@ pub(crate) fn options(seed: u64) -> Options {
 /// An operation failed that should not have.
 pub fn run(shape: &Shape) -> Result<Journey, String> {
     let base: DeviceRef = Arc::new(Memory::new(shape.size));
+    let log_bytes = shape.log.unwrap_or(shape.size / 8);
+    let log: Option<DeviceRef> = shape.external.then(|| Arc::new(Memory::new(log_bytes)) as DeviceRef);
     let o = uxfs_mkfs::Options {
         agcount: Some(shape.agcount),
         log_size: shape.log,
+        log_device: shape.external.then_some(log_bytes),
+        least_log: shape.log.is_none(),
         features: if shape.newest { Features::NEWEST } else { Features::V6_1 },
         ..uxfs_mkfs::Options::new(shape.size, [7; 16])
     };
-    uxfs_mkfs::format(&*base, &o).map_err(|e| e.to_string())?;
+    uxfs_mkfs::format_with_log(&*base, log.as_ref().unwrap_or(&base), &o).map_err(|e| e.to_string())?;
     let say = |e: uxfs::Error| e.to_string();
     // The workers' directories are there from the start.
-    let fs = Fs::open(base.clone(), options(shape.seed)).map_err(say)?;
+    let fs = Fs::open(Devices { data: base.clone(), log: log.clone() }, options(shape.seed)).map_err(say)?;
     for w in 0..shape.workers {
         fs.create(fs.root(), top_name(w).as_bytes(), Make { mode: 0o040_755, uid: TOP, gid: 0, rdev: (0, 0), umask: 0 }).map_err(say)?;
     }
     fs.unmount().map_err(say)?;
-    let recorder = Arc::new(Recorder::new(base).map_err(|e| e.to_string())?);
-    let dev: Arc<dyn Device> = recorder.clone();
-    let fs = Fs::open(dev, options(shape.seed)).map_err(say)?;
+    let slow = |dev: DeviceRef| -> DeviceRef {
+        match shape.timing {
+            Some(t) => Arc::new(Timed::new(dev, t, 1.0)),
+            None => dev,
+        }
+    };
+    let recorder = Arc::new(Recorder::new(slow(base)).map_err(|e| e.to_string())?);
+    let log = log.map(slow).map(|l| recorder.beside(l)).transpose().map_err(|e| e.to_string())?;
+    let devices = Devices { data: recorder.clone(), log: log.map(|l| Arc::new(l) as DeviceRef) };
+    let fs = Fs::open(devices, Options { journal: shape.journal.clone(), ..options(shape.seed) }).map_err(say)?;
     let models = std::thread::scope(|s| {
         let (fs, recorder) = (&fs, &*recorder);
         let jobs: Vec<_> = (0..shape.workers).map(|w| s.spawn(move || Worker::new(w, fs, recorder, shape)?.work())).collect();
         jobs.into_iter().map(|j| j.join().unwrap_or_else(|_| Err("a worker panicked".into()))).collect::<Result<Vec<_>, String>>()
     })?;
+    if shape.mix.sync == 0 {
+        // What was gathered all the time goes to the log at once. Nobody was promised anything.
+        fs.sync().map_err(say)?;
+    }
     if let Some(why) = fs.shutdown_reason() {
         return Err(why);
     }
@@ -111,7 +162,7 @@ pub fn run(shape: &Shape) -> Result<Journey, String> {
     let start = fs.geometry().fsb_daddr(fs.geometry().logstart).0 * 512;
     let trace = recorder.trace();
     drop(fs);
-    Ok(Journey { trace, models, stats, log, log_at: start..start + log })
+    Ok(Journey { trace, models, journal: shape.journal.clone(), stats, log, log_at: (usize::from(shape.external), start..start + log) })
 }
 
 struct Worker<'a> {

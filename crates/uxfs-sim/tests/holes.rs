@@ -3,7 +3,8 @@
 #![cfg(uxfs_holes)]
 
 use parking_lot::Mutex;
-use uxfs::{Hole, set_hole};
+use uxfs::{Hole, JournalConfig, JournalFlush, set_hole};
+use uxfs_device::timed::{NVME, Timing};
 use uxfs_sim::{Mix, Plan, Shape, explore, run};
 
 const MIB: u64 = 1 << 20;
@@ -19,7 +20,7 @@ fn found(hole: Hole, shape: impl Fn(u64) -> Shape, seeds: u64) -> bool {
         set_hole(hole, false);
         // Recovery runs with all rules on: it is the record that is broken.
         let Ok(j) = j else { return true };
-        let f = explore(&j, &Plan { at_flushes: 60, between: 120, tear: 512, seed }, &mut |_| None).unwrap();
+        let f = explore(&j, &Plan { at_flushes: 60, between: 120, again: 0, seed, ..Plan::default() }).unwrap();
         if let Some(d) = f.damage.first() {
             println!("{hole:?}: {} of {} cuts, e.g. {}", f.damage.len(), f.cuts, d.1.lines().next().unwrap_or_default());
         }
@@ -27,31 +28,16 @@ fn found(hole: Hole, shape: impl Fn(u64) -> Shape, seeds: u64) -> bool {
     })
 }
 
+/// Metadata goes home while a flush runs that does not cover it.
+const SLOW: Timing = Timing { flush: 2000, ..NVME };
+
 fn small(seed: u64) -> Shape {
-    Shape {
-        size: 64 * MIB,
-        agcount: 2,
-        log: None,
-        workers: 2,
-        ops: 500,
-        mix: Mix { data: 40, sync: 15, churn: true, clones: false },
-        newest: seed % 2 == 1,
-        seed,
-    }
+    Shape { newest: seed % 2 == 1, seed, ..Shape::default() }
 }
 
 /// Wraps the smallest log, so that space is used again.
 fn wrapping(seed: u64) -> Shape {
-    Shape {
-        size: 64 * MIB,
-        agcount: 1,
-        log: None,
-        workers: 2,
-        ops: 12_000,
-        mix: Mix { data: 0, sync: 1, churn: true, clones: false },
-        newest: false,
-        seed,
-    }
+    Shape { agcount: 1, ops: 12_000, mix: Mix { data: 0, sync: 1, churn: true, clones: false }, seed, ..Shape::default() }
 }
 
 /// Many workers and few syncs: the first checkpoint fills several records, and the next begins while nothing is in the list yet.
@@ -93,4 +79,38 @@ fn a_tail_that_moves_before_the_items_are_in_is_found() {
 fn blocks_that_are_written_in_place_too_early_are_found() {
     let sharing = |seed| Shape { mix: Mix { data: 60, sync: 15, churn: false, clones: true }, ..small(seed) };
     assert!(found(Hole::UnsharedInPlace, sharing, 20));
+}
+
+#[test]
+fn checkpoints_longer_than_the_window_are_found() {
+    let long = |seed| Shape {
+        size: 300 * MIB,
+        log: Some(32 * MIB),
+        workers: 4,
+        ops: 3000,
+        mix: Mix { data: 0, sync: 0, churn: false, clones: false },
+        seed,
+        ..Shape::default()
+    };
+    assert!(found(Hole::UnboundedWindow, long, 6));
+}
+
+#[test]
+fn a_flush_that_reaches_only_the_log_s_device_is_found() {
+    assert!(found(Hole::LogDeviceFlush, |seed| Shape { external: true, ..small(seed) }, 6));
+}
+
+/// The change that came with Linux 5.14, as it was first published.
+#[test]
+fn the_published_flush_policy_is_found_wanting() {
+    let journal = JournalConfig { flush: JournalFlush::AsPublished, ..JournalConfig::default() };
+    let _one = ONE_AT_A_TIME.lock();
+    let damage = (0..10).any(|seed| {
+        let mix = Mix { data: 0, sync: 12, churn: true, clones: false };
+        let shape = Shape { workers: 4, ops: 3000, mix, journal: journal.clone(), timing: Some(SLOW), ..wrapping(seed) };
+        let j = run(&shape).unwrap();
+        println!("{:?}", j.stats);
+        !explore(&j, &Plan { at_flushes: 60, between: 120, again: 0, seed, ..Plan::default() }).unwrap().damage.is_empty()
+    });
+    assert!(damage);
 }

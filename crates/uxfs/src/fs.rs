@@ -10,13 +10,12 @@ use crate::dir::{self, Entry};
 use crate::error::{Error, Result};
 use crate::file::{self, Allocate, Seek};
 use crate::inode::{Inode, Which};
-use crate::mount::{Mount, Options};
+use crate::mount::{Devices, Mount, Options};
 use crate::namespace::{NewInode, Rename};
 use crate::space;
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use uxfs_device::DeviceRef;
 use uxfs_format::acl::{self, Acl};
 use uxfs_format::attr::flag;
 use uxfs_format::inode::{Core, Format, Timestamp, flag as inode_flag, mode};
@@ -125,8 +124,8 @@ impl Fs {
     ///
     /// # Errors
     /// It is no volume, is corrupt, has unsupported features, or the device failed.
-    pub fn open(dev: DeviceRef, o: Options) -> Result<Fs> {
-        Ok(Fs { mount: Mount::open(dev, o)?, closed: RwLock::new(false) })
+    pub fn open(devices: impl Into<Devices>, o: Options) -> Result<Fs> {
+        Ok(Fs { mount: Mount::open(devices.into(), o)?, closed: RwLock::new(false) })
     }
 
     /// The root directory.

@@ -1,6 +1,7 @@
 //! Puts an open volume together: superblock, recovery, workers, unmount.
 
 mod describe;
+mod devices;
 mod grow;
 mod identity;
 mod recovery;
@@ -8,6 +9,7 @@ mod replay;
 mod superblock;
 
 pub use describe::{LogSummary, describe_log};
+pub use devices::Devices;
 pub use grow::{grow, grown_superblock};
 pub use identity::{add_features, set_identity};
 
@@ -116,9 +118,6 @@ fn check_features(g: &Geometry, sb: &Superblock, read_only: bool) -> Result<()> 
     if g.versionnum & version::BORG != 0 {
         return Err(unsupported("volumes with case-insensitive names"));
     }
-    if g.logstart.0 == 0 {
-        return Err(unsupported("volumes with an external log"));
-    }
     if sb.rblocks.get() != 0 {
         return Err(unsupported("volumes with a realtime device"));
     }
@@ -153,31 +152,45 @@ fn read_superblock(dev: &DeviceRef) -> Result<(Geometry, Superblock)> {
     Ok((g, sb))
 }
 
+/// Devices that keep in memory what is written; one if they were one.
+fn in_memory(dev: DeviceRef, log_dev: DeviceRef, memory: usize) -> (DeviceRef, DeviceRef) {
+    let one = Arc::ptr_eq(&dev, &log_dev);
+    let over: DeviceRef = Arc::new(Overlay::new(dev, memory));
+    let log: DeviceRef = if one { over.clone() } else { Arc::new(Overlay::new(log_dev, memory)) };
+    (over, log)
+}
+
 impl Mount {
     /// Opens a volume; a dirty one is recovered, into memory if it is opened read-only.
     ///
     /// # Errors
     /// The volume is corrupt, has features that are not supported, or the device failed.
-    pub fn open(dev: DeviceRef, o: Options) -> Result<Arc<Mount>> {
+    pub fn open(devices: Devices, o: Options) -> Result<Arc<Mount>> {
         if o.memory < LEAST_MEMORY {
             return Err(Error::Invalid { what: "the memory budget is below 16 MiB, the least that works" });
         }
-        if !o.read_only && dev.is_read_only() {
+        o.journal.check().map_err(|what| Error::Invalid { what })?;
+        let dev = devices.data.clone();
+        if !o.read_only && (dev.is_read_only() || devices.log.as_ref().is_some_and(|l| l.is_read_only())) {
             return Err(Error::ReadOnly);
         }
         let (g, sb) = read_superblock(&dev)?;
         check_features(&g, &sb, o.read_only)?;
-        let geo = LogGeometry::of(&g);
+        let (log_dev, geo) = match o.norecovery && devices.log.is_none() {
+            // Nobody looks at the log then.
+            true => (dev.clone(), LogGeometry::of(&g)),
+            false => devices.log_of(&g)?,
+        };
         let mut state = match o.norecovery {
             true => LogState { head: Lsn::new(1, 0), tail: Lsn::new(1, 0), clean: true, torn: false },
-            false => find_log_state(&dev, &geo)?,
+            false => find_log_state(&log_dev, &geo)?,
         };
         if o.norecovery && !o.read_only {
             return Err(Error::Invalid { what: "norecovery needs a read-only mount" });
         }
         if !o.read_only {
             // A full host must not fail the log: everything else can wait or be refused.
-            dev.reserve(geo.start, geo.size())?;
+            log_dev.reserve(geo.start, geo.size())?;
         }
         let dirty = !state.clean;
         if dirty && !g.v5() {
@@ -187,25 +200,36 @@ impl Mount {
             return Err(unsupported("recovering a log with unknown features"));
         }
         // Where a dirty volume is only read, its recovery stays in memory.
-        let dev: DeviceRef = if o.read_only && dirty { Arc::new(Overlay::new(dev, o.memory)) } else { dev };
-        let pending = if dirty { replay::run(&dev, &geo, &state, &g)? } else { replay::Pending::default() };
+        let (dev, log_dev) = if o.read_only && dirty { in_memory(dev, log_dev, o.memory) } else { (dev, log_dev) };
+        let pending = if dirty { replay::run(&dev, &log_dev, &geo, &state, &g)? } else { replay::Pending::default() };
         let (g, sb) = if dirty { read_superblock(&dev)? } else { (g, sb) };
         if dirty {
-            clear_stale(&dev, &geo, state.head, state.tail)?;
+            clear_stale(&log_dev, &geo, state.head, state.tail)?;
             dev.flush()?;
+            if !Arc::ptr_eq(&dev, &log_dev) {
+                log_dev.flush()?;
+            }
         }
         if state.clean {
             state.tail = state.head;
         }
         let writable = !o.read_only || dirty;
-        let mount = Self::assemble(dev, g, &sb, o, &state, dirty)?;
+        let mount = Self::assemble((dev, log_dev), g, &sb, o, &state, dirty)?;
         if writable {
             mount.finish_open(&sb, pending, dirty)?;
         }
         Ok(mount)
     }
 
-    fn assemble(dev: DeviceRef, g: Geometry, sb: &Superblock, o: Options, state: &LogState, dirty: bool) -> Result<Arc<Mount>> {
+    fn assemble(
+        devices: (DeviceRef, DeviceRef),
+        g: Geometry,
+        sb: &Superblock,
+        o: Options,
+        state: &LogState,
+        dirty: bool,
+    ) -> Result<Arc<Mount>> {
+        let (dev, log_dev) = devices;
         let geo = LogGeometry::of(&g);
         let seed = o.seed.unwrap_or_else(|| {
             let (s, n) = o.clock.now();
@@ -213,8 +237,7 @@ impl Mount {
         });
         // A dirty log's tail stays where it is until what was replayed has been flushed, which it has; but its intents
         // may still be unfinished, and they hold the tail themselves.
-        let journal =
-            Journal::start(dev.clone(), dev.clone(), geo, o.journal.clone(), state.head, if dirty { state.tail } else { state.head });
+        let journal = Journal::start(dev.clone(), log_dev, geo, o.journal.clone(), state.head, if dirty { state.tail } else { state.head });
         let vol = Arc::new(Volume {
             res: Reservations::of(&g),
             bufs: BufferCache::new(dev.clone(), o.memory / 4),

@@ -38,7 +38,7 @@ fn unfinished(dev: &DeviceRef) -> bool {
         intents += items.iter().filter(|i| i.starts_with("XMI")).count();
         ends += items.iter().filter(|i| i.starts_with("XMD")).count();
     };
-    describe_log(dev, count).unwrap();
+    describe_log(&dev.into(), count).unwrap();
     intents > ends
 }
 

@@ -66,7 +66,7 @@ fn chains_that_the_kernel_began_are_finished() {
             punch.join().unwrap();
         }
         let (mut intents, mut ends) = (0, 0);
-        describe_log(&img.device(), &mut |_, items| {
+        describe_log(&img.device().into(), &mut |_, items| {
             let count = |kinds: [&str; 3]| items.iter().filter(|i| kinds.iter().any(|k| i.starts_with(k))).count();
             intents += count(["EFI", "RUI", "CUI"]);
             ends += count(["EFD", "RUD", "CUD"]);

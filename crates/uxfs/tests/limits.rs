@@ -309,7 +309,7 @@ fn inodes_are_not_logged_after_their_chunk_was_freed() {
         g.ag_daddr(agno, uxfs_format::AgBlock(agbno / cb * cb)).0
     };
     let (mut cancelled, mut freed, mut late) = (std::collections::HashSet::new(), 0, Vec::new());
-    uxfs::describe_log(&img.device(), &mut |lsn, items| {
+    uxfs::describe_log(&img.device().into(), &mut |lsn, items| {
         let texts: Vec<String> = items.iter().map(|i| i.to_string()).collect();
         for t in texts.iter().filter(|t| t.starts_with("ICREATE")) {
             let (ag, at, n) = (number(t, "ag ").unwrap(), number(t, "agbno ").unwrap(), 64 >> g.inopblog);

@@ -1,11 +1,10 @@
 //! What is in the journal, in words: for `uxfs log`.
 
-use super::read_superblock;
+use super::{Devices, read_superblock};
 use crate::error::{Error, Result};
-use uxfs_device::DeviceRef;
 use uxfs_format::Lsn;
 use uxfs_format::log::{AttrIntent, BufFormat, ExchangeIntent, IcreateFormat, InodeFormat, Intent, item};
-use uxfs_journal::{LogGeometry, Replay, ReplayItem, find_log_state};
+use uxfs_journal::{Replay, ReplayItem, find_log_state};
 
 /// Where the journal begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,10 +70,10 @@ fn line(i: &ReplayItem) -> String {
 ///
 /// # Errors
 /// The volume has no readable superblock or log.
-pub fn describe_log(dev: &DeviceRef, tell: &mut dyn FnMut(Lsn, &[String])) -> Result<LogSummary> {
-    let (g, _) = read_superblock(dev)?;
-    let geo = LogGeometry::of(&g);
-    let state = find_log_state(dev, &geo)?;
-    uxfs_journal::replay(&**dev, &geo, &state, &mut Teller(tell))?;
+pub fn describe_log(devices: &Devices, tell: &mut dyn FnMut(Lsn, &[String])) -> Result<LogSummary> {
+    let (g, _) = read_superblock(&devices.data)?;
+    let (dev, geo) = devices.log_of(&g)?;
+    let state = find_log_state(&dev, &geo)?;
+    uxfs_journal::replay(&*dev, &geo, &state, &mut Teller(tell))?;
     Ok(LogSummary { head: state.head, tail: state.tail, clean: state.clean, torn: state.torn })
 }

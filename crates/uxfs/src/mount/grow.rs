@@ -5,7 +5,7 @@
 //! to them, too.
 
 use super::superblock::change_in;
-use super::{Mount, Options, check_features, read_superblock};
+use super::{Devices, Mount, Options, check_features, read_superblock};
 use crate::ag;
 use crate::error::{Error, Result};
 use crate::space::{self, Owner};
@@ -14,7 +14,7 @@ use uxfs_device::{DeviceRef, WriteFlags};
 use uxfs_format::ag::Agf;
 use uxfs_format::superblock::{SB_CRC, SB_MAGIC, Superblock};
 use uxfs_format::{AgBlock, AgNumber, Geometry, Kind, crc};
-use uxfs_journal::{LogGeometry, find_log_state};
+use uxfs_journal::find_log_state;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Least blocks of a last group.
@@ -49,9 +49,11 @@ pub fn grown_superblock(dev: &DeviceRef, dblocks: u64) -> Result<(Geometry, Supe
 ///
 /// # Crash
 /// The volume has its old size or its new one.
-pub fn grow(dev: &DeviceRef, new: Geometry) -> Result<()> {
+pub fn grow(devices: &Devices, new: Geometry) -> Result<()> {
+    let dev = &devices.data;
     let (old, sb) = read_superblock(dev)?;
-    let mut state = find_log_state(dev, &LogGeometry::of(&old))?;
+    let (log_dev, geo) = devices.log_of(&old)?;
+    let mut state = find_log_state(&log_dev, &geo)?;
     if !state.clean {
         return Err(Error::Invalid { what: "the log is dirty: recover the volume first" });
     }
@@ -59,7 +61,7 @@ pub fn grow(dev: &DeviceRef, new: Geometry) -> Result<()> {
     let (dblocks, agcount) = (new.dblocks, new.agcount);
     let g = Geometry { growing_from: old.dblocks, ..new };
     let o = Options { commit: 0, ..Options::default() };
-    let mount = Mount::assemble(dev.clone(), g, &sb, o, &state, false)?;
+    let mount = Mount::assemble((dev.clone(), log_dev), g, &sb, o, &state, false)?;
     let vol = mount.vol();
     let last = AgNumber(old.agcount - 1);
     let (before, after) = (old.ag_length(last), vol.geo.ag_length(last));

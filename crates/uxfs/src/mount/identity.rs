@@ -3,13 +3,13 @@
 //! The log's last record and the superblock bear the UUID both, and no write changes the two at once. So the record gets a UUID
 //! of zeros first, which is of any volume, and the new one last: cut anywhere, the volume can be mounted.
 
-use super::{check_features, read_superblock};
+use super::{Devices, check_features, read_superblock};
 use crate::error::{Error, Result};
 use uxfs_device::{DeviceRef, WriteFlags};
 use uxfs_format::reservation::min_log_blocks;
 use uxfs_format::superblock::{SB_CRC, Superblock, incompat};
 use uxfs_format::{AgNumber, Geometry, crc};
-use uxfs_journal::{LogGeometry, find_log_state, set_last_uuid};
+use uxfs_journal::{find_log_state, set_last_uuid};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of a label.
@@ -19,7 +19,8 @@ const LABEL: usize = 12;
 ///
 /// # Errors
 /// [`Error::Invalid`] for a label that is too long, or a dirty log; the device's.
-pub fn set_identity(dev: &DeviceRef, label: Option<&[u8]>, uuid: Option<[u8; 16]>) -> Result<()> {
+pub fn set_identity(devices: &Devices, label: Option<&[u8]>, uuid: Option<[u8; 16]>) -> Result<()> {
+    let dev = &devices.data;
     let (g, sb) = read_superblock(dev)?;
     check_features(&g, &sb, false)?;
     if label.is_some_and(|l| l.len() > LABEL) {
@@ -28,13 +29,13 @@ pub fn set_identity(dev: &DeviceRef, label: Option<&[u8]>, uuid: Option<[u8; 16]
     if uuid == Some([0; 16]) {
         return Err(Error::Invalid { what: "a UUID of zeros is none" });
     }
-    let mut geo = LogGeometry::of(&g);
-    let state = find_log_state(dev, &geo)?;
+    let (log_dev, mut geo) = devices.log_of(&g)?;
+    let state = find_log_state(&log_dev, &geo)?;
     if !state.clean {
         return Err(Error::Invalid { what: "the log is dirty: recover the volume first" });
     }
     if uuid.is_some() {
-        set_last_uuid(&**dev, &geo, state.head, &[0; 16])?;
+        set_last_uuid(&*log_dev, &geo, state.head, &[0; 16])?;
     }
     each_copy(dev, &g, |sb| {
         if let Some(l) = label {
@@ -51,7 +52,7 @@ pub fn set_identity(dev: &DeviceRef, label: Option<&[u8]>, uuid: Option<[u8; 16]
     })?;
     if let Some(u) = uuid {
         geo.uuid = u;
-        set_last_uuid(&**dev, &geo, state.head, &u)?;
+        set_last_uuid(&*log_dev, &geo, state.head, &u)?;
     }
     Ok(dev.flush()?)
 }
@@ -77,18 +78,20 @@ pub const ADDABLE: u32 = incompat::BIGTIME | incompat::NREXT64;
 /// Turns incompatible features on in a volume whose log is clean.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for one that is not in [`ADDABLE`]; [`Error::Invalid`] for a dirty log, or one that is too small for
+/// [`Error::Unsupported`] for one that is not among them (bigtime, nrext64); [`Error::Invalid`] for a dirty log, or one that is too small for
 /// the larger transactions.
 ///
 /// # Crash
 /// The volume has the features or not; copies of the superblock may be ahead.
-pub fn add_features(dev: &DeviceRef, bits: u32) -> Result<()> {
+pub fn add_features(devices: &Devices, bits: u32) -> Result<()> {
+    let dev = &devices.data;
     let (g, sb) = read_superblock(dev)?;
     check_features(&g, &sb, false)?;
     if bits & !ADDABLE != 0 {
         return Err(Error::Unsupported { what: "adding this feature to a volume; bigtime and nrext64 can be".into() });
     }
-    if !find_log_state(dev, &LogGeometry::of(&g))?.clean {
+    let (log_dev, geo) = devices.log_of(&g)?;
+    if !find_log_state(&log_dev, &geo)?.clean {
         return Err(Error::Invalid { what: "the log is dirty: recover the volume first" });
     }
     let new = Geometry { incompat: g.incompat | bits, ..g.clone() };

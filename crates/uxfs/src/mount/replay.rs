@@ -361,16 +361,16 @@ impl Replay for Player<'_> {
     }
 }
 
-/// Replays a dirty log onto `dev`. Returns the intents that are left to be finished.
+/// Replays the dirty log of `log_dev` onto `dev`. Returns the intents that are left to be finished.
 ///
 /// # Crash
 /// Replay begins anew: what was written already bears its log position and is skipped, or is written again the same.
 ///
 /// # Errors
 /// The device's; the log is corrupt, or holds what is not supported.
-pub(super) fn run(dev: &DeviceRef, geo: &LogGeometry, state: &LogState, g: &Geometry) -> Result<Pending> {
+pub(super) fn run(dev: &DeviceRef, log_dev: &DeviceRef, geo: &LogGeometry, state: &LogState, g: &Geometry) -> Result<Pending> {
     let mut p = Player { dev, g: g.clone(), cancelled: HashMap::new(), blocks: HashMap::new(), at: Lsn(0), pending: Pending::default() };
-    replay(dev.as_ref(), geo, state, &mut p)?;
+    replay(log_dev.as_ref(), geo, state, &mut p)?;
     p.flush()?;
     dev.flush().map_err(JournalError::Io)?;
     Ok(p.pending)

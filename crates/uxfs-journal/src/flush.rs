@@ -1,0 +1,83 @@
+//! When the journal has device caches flushed: the one decision in which its variants differ.
+
+use std::fmt;
+use std::str::FromStr;
+use uxfs_device::WriteFlags;
+
+/// How often the journal flushes. All other code is shared.
+///
+/// | | before a checkpoint | its records | its commit record | tail of a record |
+/// |---|---|---|---|---|
+/// | `EveryRecord` | | flush and FUA each | flush and FUA | sampled before its own flush |
+/// | `AsPublished` | flush | | FUA; flush if there were records before it | the AIL's, flushed or not |
+/// | `PerCheckpoint` | flush | | FUA; flush if there were records before it | the stable one, or sampled before its flush |
+/// | `StableTail` | | | flush and FUA | the stable one, or sampled before its flush |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JournalFlush {
+    /// Each record flushes and is durable itself, as XFS did before Linux 5.14.
+    EveryRecord,
+    /// The first form of the change that came with 5.14. It loses data in a power cut: for comparisons only.
+    AsPublished,
+    /// A flush before each checkpoint, and one before its commit record, as XFS does since; what may still go wrong there
+    /// with caches that write out of order is closed.
+    PerCheckpoint,
+    /// One flush a checkpoint, whatever its length.
+    #[default]
+    StableTail,
+}
+
+impl JournalFlush {
+    /// All variants, the safe ones first.
+    pub const ALL: [JournalFlush; 4] =
+        [JournalFlush::StableTail, JournalFlush::PerCheckpoint, JournalFlush::EveryRecord, JournalFlush::AsPublished];
+
+    /// Name as in `-o journal_flush=`.
+    pub fn name(self) -> &'static str {
+        match self {
+            JournalFlush::EveryRecord => "every-record",
+            JournalFlush::AsPublished => "as-published",
+            JournalFlush::PerCheckpoint => "per-checkpoint",
+            JournalFlush::StableTail => "stable-tail",
+        }
+    }
+
+    /// False where a power cut may lose what was synced, or the volume.
+    pub fn is_safe(self) -> bool {
+        self != JournalFlush::AsPublished
+    }
+
+    /// True if the data device is flushed before the first record of a checkpoint is written.
+    pub(crate) fn at_start(self) -> bool {
+        matches!(self, JournalFlush::AsPublished | JournalFlush::PerCheckpoint)
+    }
+
+    /// True if every record flushes what completed before it and is durable itself.
+    pub(crate) fn each_record(self) -> bool {
+        self == JournalFlush::EveryRecord
+    }
+
+    /// How a commit record is written; `spans` if the checkpoint has records before it.
+    pub(crate) fn commit(self, spans: bool) -> WriteFlags {
+        let preflush = spans || matches!(self, JournalFlush::EveryRecord | JournalFlush::StableTail);
+        WriteFlags { preflush, fua: true }
+    }
+}
+
+impl fmt::Display for JournalFlush {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for JournalFlush {
+    type Err = String;
+
+    /// Reads a variant by its name.
+    ///
+    /// # Errors
+    /// Words that list the names.
+    fn from_str(s: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|v| v.name() == s);
+        found.ok_or_else(|| format!("{s} is none of {}", Self::ALL.map(JournalFlush::name).join(", ")))
+    }
+}

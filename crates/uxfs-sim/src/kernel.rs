@@ -1,0 +1,112 @@
+//! The kernel's XFS recovers an image: a second opinion on what a power cut left.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use uxfs_device::{Device, FileDevice, Memory, OpenMode};
+
+/// A folder in memory-backed storage where there is one, removed when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> std::io::Result<Folder> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let shm = Path::new("/dev/shm");
+        let base = if shm.is_dir() { shm.to_path_buf() } else { std::env::temp_dir() };
+        let dir = base.join(format!("uxfs-sim-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+        std::fs::create_dir_all(dir.join("mnt"))?;
+        Ok(Folder(dir))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What is undone when dropped, by this program with this argument.
+struct Undo(&'static str, &'static [&'static str], PathBuf);
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        let mut args: Vec<&OsStr> = self.1.iter().map(OsStr::new).collect();
+        args.push(self.2.as_os_str());
+        let _ = oracle(self.0, &args);
+    }
+}
+
+fn oracle(program: &str, args: &[&OsStr]) -> Result<Output, String> {
+    let out = Command::new(program).args(args).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output();
+    out.map_err(|e| format!("{program}: {e}; install it with: cargo xtask tools"))
+}
+
+fn said(o: &Output) -> String {
+    let text = format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
+    text.lines().take(6).collect::<Vec<_>>().join(" | ")
+}
+
+const CHUNK: usize = 1 << 20;
+
+fn spill(image: &Memory, to: &Path) -> std::io::Result<()> {
+    let f = File::create(to)?;
+    f.set_len(image.size_bytes())?;
+    let mut buf = vec![0; CHUNK];
+    for at in (0..image.size_bytes()).step_by(CHUNK) {
+        let n = (image.size_bytes() - at).min(CHUNK as u64) as usize;
+        image.read(at, &mut buf[..n])?;
+        for (i, page) in buf[..n].chunks(4096).enumerate().filter(|(_, p)| p.iter().any(|b| *b != 0)) {
+            f.write_all_at(page, at + (i * 4096) as u64)?;
+        }
+    }
+    Ok(())
+}
+
+/// The newest release, which knows all features; `cargo xtask tools` puts it there.
+fn newest_repair() -> String {
+    let home = || std::env::var("HOME").unwrap_or_else(|_| "/root".into()) + "/.cache";
+    std::env::var("XDG_CACHE_HOME").unwrap_or_else(|_| home()) + "/uxfs/xfsprogs/bin/xfs_repair"
+}
+
+fn loop_device(file: &Path) -> Result<Undo, String> {
+    let o = oracle("losetup", &["--find".as_ref(), "--show".as_ref(), file.as_ref()])?;
+    match o.status.success() {
+        true => Ok(Undo("losetup", &["-d"], String::from_utf8_lossy(&o.stdout).trim().into())),
+        false => Err(format!("no loop device (needs root): {}", said(&o))),
+    }
+}
+
+/// Lets the kernel mount the images, data and then the log if it is outside, which recovers them, and unmount them; returns
+/// what it left.
+///
+/// # Errors
+/// The kernel does not mount them, or `xfs_repair -n` finds something afterwards; in words.
+pub fn recover(images: &[Memory]) -> Result<Vec<Memory>, String> {
+    let say = |e: std::io::Error| e.to_string();
+    let dir = Folder::new().map_err(say)?;
+    let files: Vec<PathBuf> = (0..images.len()).map(|i| dir.0.join(format!("image{i}"))).collect();
+    images.iter().zip(&files).try_for_each(|(i, f)| spill(i, f)).map_err(say)?;
+    let log = files.get(1).map(|f| loop_device(f)).transpose()?;
+    let mnt = dir.0.join("mnt");
+    let options = log.as_ref().map_or("loop,nouuid".into(), |l| format!("loop,nouuid,logdev={}", l.2.display()));
+    let o = oracle("mount", &["-t".as_ref(), "xfs".as_ref(), "-o".as_ref(), options.as_ref(), files[0].as_ref(), mnt.as_ref()])?;
+    if !o.status.success() {
+        return Err(format!("the kernel does not mount it (needs root): {}", said(&o)));
+    }
+    drop(Undo("umount", &[], mnt));
+    drop(log);
+    let mut args: Vec<&OsStr> = vec!["-n".as_ref(), "-o".as_ref(), "force_geometry".as_ref()];
+    if let Some(l) = files.get(1) {
+        args.extend(["-l".as_ref(), l.as_os_str()]);
+    }
+    args.push(files[0].as_ref());
+    let o = oracle(&newest_repair(), &args)?;
+    if !o.status.success() {
+        return Err(format!("xfs_repair -n after the kernel's recovery: {}", said(&o)));
+    }
+    let read = |f: &PathBuf| Memory::copy_of(&FileDevice::open(f, OpenMode::ReadOnly)?);
+    files.iter().map(read).collect::<Result<_, _>>().map_err(say)
+}
