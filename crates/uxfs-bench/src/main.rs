@@ -1,8 +1,9 @@
-//! `uxfs-bench peers`: uxfs beside other file systems, in one run.
+//! Comparisons in one run: uxfs beside other file systems, and the variants of its decisions beside each other.
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+mod flush;
 mod null;
 mod peers;
 mod table;
@@ -28,6 +29,27 @@ enum What {
         /// Only these parts: create, dbench, cpu, unpack, lookup
         parts: Vec<String>,
     },
+    /// When the journal flushes: all variants on modelled devices, in one run
+    JournalFlush {
+        /// Files that are made and removed in a round
+        #[arg(long, default_value_t = 100_000)]
+        creates: u64,
+        /// Rounds
+        #[arg(long, default_value_t = 3)]
+        rounds: u32,
+        /// How much longer everything takes than on the device that is modelled
+        #[arg(long, default_value_t = 10.0)]
+        factor: f64,
+        /// CPUs of the machine that is modelled
+        #[arg(long, default_value_t = 4.0)]
+        cpus: f64,
+        /// MiB of the log
+        #[arg(long, default_value_t = 64)]
+        log: u64,
+        /// Presets: hdd-array, sata-ssd, nvme, nvme-plp
+        #[arg(default_values_t = ["nvme".to_string(), "sata-ssd".to_string()])]
+        presets: Vec<String>,
+    },
     /// Serves a file system that keeps nothing on DIR, until it is unmounted
     Null {
         /// Where
@@ -38,6 +60,9 @@ enum What {
 fn main() -> Result<()> {
     match Args::parse().what {
         What::Peers { dir, parts } => peers::run(&dir, &parts),
+        What::JournalFlush { creates, rounds, factor, cpus, log, presets } => {
+            flush::run(&flush::Plan { creates, rounds, factor, cpus, log: log << 20, presets })
+        }
         What::Null { dir } => null::serve(&dir),
     }
 }

@@ -182,7 +182,7 @@ fn volume(size: u64) -> Result<Fs> {
 }
 
 fn counter(v: &Fs, name: &str) -> u64 {
-    v.journal_stats().iter().find(|s| s.0 == name).map_or(0, |s| s.1)
+    v.stats().iter().find(|s| s.0 == name).map_or(0, |s| s.1)
 }
 
 fn file() -> Make {

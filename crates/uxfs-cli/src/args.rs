@@ -42,6 +42,13 @@ pub enum Cmd {
     Umount { dir: PathBuf },
     /// Make everything that was written to a mounted volume durable
     Sync { dir: PathBuf },
+    /// Show the counters of a mounted volume: the journal's by the kernel's names, flushes, checkpoints, waits
+    Stats {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        dir: PathBuf,
+    },
     /// List directories
     Ls {
         /// Modes, owners, sizes, times

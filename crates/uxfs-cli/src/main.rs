@@ -6,6 +6,7 @@ mod args;
 mod attributes;
 mod change;
 mod compare;
+mod control;
 mod dump;
 mod find;
 mod flags;
@@ -100,6 +101,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Cmd::Mount { options, foreground, image, dir } => mount::mount(&image, &dir, &options, foreground)?,
         Cmd::Umount { dir } => mount::unmount(&dir)?,
         Cmd::Sync { dir } => mount::sync(&dir)?,
+        Cmd::Stats { json, dir } => control::stats(&dir, json, out)?,
         Cmd::Ls { long, all, inode, directory, paths } => {
             let how = show::Listing { long, all, inode, itself: directory };
             let several = paths.len() > 1;

@@ -1,11 +1,11 @@
 //! `uxfs mount`, `umount` and `sync`.
 
+use crate::control::Control;
 use crate::place::{Part, Source, size};
 use anyhow::{Context, Result, anyhow, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -59,6 +59,8 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
             "logbufs" => r.volume.journal.buffers = number()? as usize,
             "logbsize" => r.volume.journal.bufsize = usize::try_from(size(need()?)?)?,
             "journal_flush" => r.volume.journal.flush = flush_policy(need()?)?,
+            "discard" => r.volume.discard = true,
+            "nodiscard" => r.volume.discard = false,
             "fsname" => fsname = Some(need()?.to_string()),
             "allow_other" => r.front.allow_other = true,
             "allow_root" => r.front.allow_root = true,
@@ -71,8 +73,7 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
             "noexec" => r.front.exec = false,
             // What says nothing here: the kernel's business, or XFS's defaults by now.
             "defaults" | "nouuid" | "attr2" | "noattr2" | "inode64" | "ikeep" | "noikeep" | "noatime" | "relatime" | "nodiratime"
-            | "lazytime" | "async" | "auto" | "noauto" | "user" | "nouser" | "users" | "nofail" | "_netdev" | "noquota" | "nodiscard"
-            | "subtype" => {}
+            | "lazytime" | "async" | "auto" | "noauto" | "user" | "nouser" | "users" | "nofail" | "_netdev" | "noquota" | "subtype" => {}
             k if k.starts_with("x-") || k.starts_with("comment") => {}
             k => bail!("mount option {k} is not supported"),
         }
@@ -170,6 +171,10 @@ fn serve(r: Request, dir: &Path) -> Result<()> {
             return Err(anyhow!(e).context(format!("cannot mount on {}", dir.display())));
         }
     };
+    let control = mounts()?.iter().rev().find(|m| m.at == dir).map(|m| Control::serve(fs.clone(), &m.dev));
+    if let Some(Err(e)) = &control {
+        crate::warn(&format!("uxfs stats will not work: {e:#}"));
+    }
     let (session, mut unmounter) = mounted.into_parts();
     detach()?;
     let tx2 = tx.clone();
@@ -220,16 +225,54 @@ fn run_unmount(dir: &Path, lazy: bool) -> Result<()> {
     bail!("{}", String::from_utf8_lossy(&out.stderr).trim())
 }
 
-/// A mount of uxfs: where, and what is mounted.
-fn mounts() -> Result<Vec<(PathBuf, PathBuf)>> {
+/// A mount of uxfs.
+pub struct Mounted {
+    /// Where.
+    at: PathBuf,
+    /// What is mounted.
+    image: PathBuf,
+    /// Its device number, as `MAJOR:MINOR`.
+    pub dev: String,
+    /// Who serves it.
+    pub uid: u32,
+}
+
+/// All mounts, the newest last: where they are, and what is known of one of uxfs.
+fn all_mounts() -> Result<Vec<(PathBuf, Option<Mounted>)>> {
     let text = std::fs::read_to_string("/proc/self/mountinfo")?;
     let row = |l: &str| {
         let (left, right) = l.split_once(" - ")?;
+        let left: Vec<&str> = left.split(' ').collect();
+        let (at, dev): (PathBuf, _) = (unescape(left.get(4)?).into(), left.get(2)?.to_string());
         let mut r = right.split(' ');
-        (r.next()? == "fuse.uxfs").then_some(())?;
-        Some((unescape(left.split(' ').nth(4)?).into(), unescape(r.next()?).into()))
+        let ours = r.next()? == "fuse.uxfs";
+        let image = unescape(r.next()?).into();
+        let uid = r.next()?.split(',').find_map(|o| o.strip_prefix("user_id=")).and_then(|u| u.parse().ok());
+        let mounted = uid.filter(|_| ours).map(|uid| Mounted { at: at.clone(), image, dev, uid });
+        Some((at, mounted))
     };
     Ok(text.lines().filter_map(row).collect())
+}
+
+fn mounts() -> Result<Vec<Mounted>> {
+    Ok(all_mounts()?.into_iter().filter_map(|m| m.1).collect())
+}
+
+/// The mount that a file or directory lies on.
+///
+/// # Errors
+/// It does not exist, or lies on no mount of uxfs.
+pub fn mount_of(dir: &Path) -> Result<Mounted> {
+    let deepest = |p: &Path| -> Result<Option<Mounted>> {
+        let above = all_mounts()?.into_iter().filter(|m| p.starts_with(&m.0));
+        Ok(above.max_by_key(|m| m.0.as_os_str().len()).and_then(|m| m.1))
+    };
+    // Not canonicalize at first: it asks a server that may be gone.
+    if let Some(m) = deepest(&std::path::absolute(dir)?)? {
+        return Ok(m);
+    }
+    let found = deepest(&dir.canonicalize().with_context(|| dir.display().to_string())?)?;
+    found.with_context(|| format!("{}: not on a mount of uxfs", dir.display()))
 }
 
 /// Undoes the octal escapes of mountinfo.
@@ -245,11 +288,11 @@ pub fn unmount(dir: &Path) -> Result<()> {
     // Not canonicalize: it asks a server that may be gone.
     let full = std::path::absolute(dir)?;
     let list = mounts()?;
-    let found = list.iter().rev().find(|m| m.0 == full).or_else(|| {
+    let found = list.iter().rev().find(|m| m.at == full).or_else(|| {
         let c = dir.canonicalize().ok()?;
-        list.iter().rev().find(|m| m.0 == c)
+        list.iter().rev().find(|m| m.at == c)
     });
-    let Some((at, image)) = found else { bail!("{}: no volume is mounted there by uxfs", dir.display()) };
+    let Some(Mounted { at, image, .. }) = found else { bail!("{}: no volume is mounted there by uxfs", dir.display()) };
     run_unmount(at, false).with_context(|| format!("cannot unmount {}", dir.display()))?;
     let Ok(f) = File::open(image) else { return Ok(()) };
     let deadline = Instant::now() + LONGEST_FLUSH;
@@ -267,16 +310,7 @@ pub fn unmount(dir: &Path) -> Result<()> {
 /// # Errors
 /// `dir` is not on a mount of uxfs; something could not be written.
 pub fn sync(dir: &Path) -> Result<()> {
-    let full = dir.canonicalize().with_context(|| dir.display().to_string())?;
-    let dev = full.metadata()?.dev();
-    let mut root = full.clone();
-    while let Some(up) = root.parent().filter(|p| p.metadata().is_ok_and(|m| m.dev() == dev)) {
-        root = up.to_path_buf();
-    }
-    if !mounts()?.iter().any(|m| m.0 == root) {
-        bail!("{}: not on a mount of uxfs", dir.display());
-    }
-    let f = File::open(&root)?;
+    let f = File::open(mount_of(dir)?.at)?;
     // First what the kernel still holds of mapped files, then what the server holds.
     rustix::fs::syncfs(&f).with_context(|| dir.display().to_string())?;
     f.sync_all().with_context(|| dir.display().to_string())

@@ -442,3 +442,42 @@ fn flags_hints_and_trimming_go_through_a_mount() {
     m.unmount();
     p.newest_is_silent("v.img");
 }
+
+/// What `uxfs stats` says of a mount moves with what is done there, and the socket goes with the server.
+#[test]
+fn counters_are_told_while_mounted() {
+    let p = Place::new("stats");
+    p.uxfs(&["mkfs", "-q", "-d", "size=64m", "v.img"]);
+    let s = p.serve("v.img", "discard");
+    let at = s.at.to_str().unwrap().to_string();
+    let stats = || -> serde_json::Value { serde_json::from_str(&p.uxfs(&["stats", "--json", &at])).unwrap() };
+    let before = stats();
+    for i in 0..50 {
+        let f = File::create(s.at.join(format!("f{i}"))).unwrap();
+        (&f).write_all(&[7; 50_000]).unwrap();
+        f.sync_all().unwrap();
+    }
+    for i in 0..50 {
+        fs::remove_file(s.at.join(format!("f{i}"))).unwrap();
+    }
+    p.uxfs(&["sync", &at]);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let grew = |after: &serde_json::Value, name: &str| after["stats"][name].as_u64().unwrap() - before["stats"][name].as_u64().unwrap();
+    while grew(&stats(), "discarded_bytes") < 50 * 50_000 {
+        assert!(Instant::now() < deadline, "{}", stats());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let after = stats();
+    // One flush and one durable write for each fsync, and few beside them.
+    assert!((50..60).contains(&grew(&after, "checkpoints")) && (50..60).contains(&grew(&after, "fua")), "{after}");
+    assert!((50..65).contains(&grew(&after, "flushes")), "{after}");
+    assert_eq!(after["shut_down"], serde_json::Value::Null);
+    assert!(p.uxfs(&["stats", &at]).lines().any(|l| l.starts_with("noiclogs")));
+    // Also of a file below, not of what is no mount.
+    assert!(p.uxfs(&["stats", s.at.join(".").to_str().unwrap()]).contains("checkpoints"));
+    let o = p.try_uxfs(&["stats", p.dir.to_str().unwrap()]);
+    assert!(!o.status.success() && text(&o).contains("not on a mount"), "{}", text(&o));
+    p.uxfs(&["umount", &at]);
+    drop(s);
+    p.newest_is_silent("v.img");
+}

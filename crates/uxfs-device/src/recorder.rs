@@ -138,7 +138,12 @@ impl Device for Recorder {
         Ok(())
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.base.discard(offset, len)
+        // As if zeros were written: they may reach the medium or not, and nobody may rely on either.
+        let zeros: Arc<[u8]> = vec![0; len as usize].into();
+        let id = self.begin(|id| Event::WriteBegin { id, dev: self.number, offset, data: zeros, fua: false });
+        self.base.discard(offset, len)?;
+        self.end(Event::WriteEnd { id });
+        Ok(())
     }
 }
 

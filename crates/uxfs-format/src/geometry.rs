@@ -321,6 +321,11 @@ impl Geometry {
     pub fn literal_area(&self) -> usize {
         self.inodesize as usize - self.core_size()
     }
+    /// Blocks of the volume that the log takes: none if it is on another device.
+    pub fn inner_log_blocks(&self) -> u64 {
+        if self.logstart.0 == 0 { 0 } else { u64::from(self.logblocks) }
+    }
+
     /// Log size in basic blocks.
     pub fn log_bbs(&self) -> u32 {
         self.logblocks * self.bb_per_block()

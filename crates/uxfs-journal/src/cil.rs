@@ -4,10 +4,10 @@
 //! written), *durable* (commit record written with PREFLUSH and FUA) and *completed* (its items are in the AIL).
 //!
 //! 1. Contexts are streamed in the order of their numbers, and become durable in that order.
-//! 2. A commit record is issued only after every earlier record has completed; its PREFLUSH makes them durable, and all
+//! 2. A commit record is issued only after every earlier record has completed and a flush has made them durable, and all
 //!    file data and metadata that completed before.
-//! 3. A record without PREFLUSH carries the stable tail: the tail that was sampled before the last completed flush began.
-//!    Log space is used again only up to the stable tail.
+//! 3. A record without a flush before it carries the stable tail: the tail that was sampled before the last completed flush
+//!    began. Log space is used again only up to a tail that a durable record carries.
 //! 4. Switching and streaming need no lock of an item, so a thread that holds items may push.
 
 use crate::ail::Ail;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use uxfs_device::{DeviceRef, WriteFlags};
+use uxfs_device::DeviceRef;
 use uxfs_format::log::BB;
 use uxfs_format::reservation::with_headers;
 use uxfs_format::{CheckpointSeq, Lsn};
@@ -150,6 +150,7 @@ impl Journal {
         let ail = Arc::new(Ail::new(tail, shutdown.clone(), stats.clone()));
         let space = Arc::new(Space::new(geo.size(), head, tail, shutdown.clone(), stats.clone()));
         let writer = LogWriter::new(Parts {
+            tail,
             devices: (dev.clone(), log_dev),
             geo: geo.clone(),
             policy: cfg.flush,
@@ -179,6 +180,8 @@ impl Journal {
             stats,
             soft_limit,
         });
+        // A checkpoint without content, which only says where the tail is, can always be written.
+        j.space.force_grant(j.needed(0, 0));
         let spawn = |name: &str, f: fn(&Journal)| {
             let weak = Arc::downgrade(&j);
             std::thread::Builder::new().name(name.into()).spawn(move || {
@@ -347,7 +350,7 @@ impl Journal {
             let open = ctx.seq <= seq.0;
             drop(ctx);
             if open {
-                self.push(seq.0)?;
+                self.push(seq.0, false)?;
             } else {
                 let mut o = self.order.lock();
                 if o.completed < seq.0 {
@@ -380,6 +383,15 @@ impl Journal {
         self.writer.flush_since(token).inspect_err(|e| self.fail(e.to_string()))
     }
 
+    /// Writes a checkpoint even if there is nothing in it, so that the log says where its tail is now.
+    ///
+    /// # Errors
+    /// The volume is shut down.
+    pub fn say_tail(&self) -> Result<(), JournalError> {
+        let seq = self.context.lock().seq;
+        self.push(seq, true)
+    }
+
     /// Sets the latch and wakes everybody who waits.
     pub fn fail(&self, why: impl Into<String>) {
         self.shutdown.set(why);
@@ -390,8 +402,9 @@ impl Journal {
         self.kicked.notify_all();
     }
 
-    /// Writes the open context `seq` as a checkpoint; returns when it is completed, or at once if another thread has it.
-    fn push(&self, seq: u64) -> Result<(), JournalError> {
+    /// Writes the open context `seq` as a checkpoint; returns when it is completed, or at once if another thread has it, or if
+    /// there is nothing in it and `even_empty` is false.
+    fn push(&self, seq: u64, even_empty: bool) -> Result<(), JournalError> {
         {
             let mut o = self.order.lock();
             while o.in_flight >= MAX_IN_FLIGHT {
@@ -406,9 +419,14 @@ impl Journal {
         }
         let done = {
             let mut ctx = self.context.lock();
-            if ctx.seq > seq || ctx.items.is_empty() {
+            if ctx.seq > seq || ctx.items.is_empty() && !even_empty {
                 None
             } else {
+                if ctx.items.is_empty() {
+                    // Out of what is always kept for it, and gives way to it again when the tail moves.
+                    ctx.reserved = self.needed(0, 0);
+                    self.space.force_grant(ctx.reserved);
+                }
                 let next = Context { seq: ctx.seq + 1, ..Context::default() };
                 let old = std::mem::replace(&mut *ctx, next);
                 let shadows: Vec<Option<Regions>> = old.items.iter().map(|i| i.state().shadow.lock().take()).collect();
@@ -444,10 +462,10 @@ impl Journal {
             // The stream is given up before the wait, so the next context fills buffers while this one is flushed.
             self.order.lock().next_stream = ctx.seq + 1;
             self.ordered.notify_all();
+            self.writer.flush_before_commit(&last, spans)?;
             self.wait_order(|o| o.completed + 1 == ctx.seq)?;
-            let commit = last.lsn;
-            self.writer.write_durable(&last, self.writer.commit_flags(spans))?;
-            Ok((start, commit))
+            self.writer.write_durable(&last)?;
+            Ok((start, last.lsn))
         });
         let ok = durable.is_ok();
         if let Ok((start, commit)) = durable {
@@ -484,10 +502,9 @@ impl Journal {
                 total += r.bytes.len() as u64;
                 emit(r)
             };
-            let commit_tail = |spans| self.writer.tail_for(self.writer.commit_flags(spans));
-            s.checkpoint(tid, regions, (&|| self.writer.record_tail(), &commit_tail), &self.stats, &mut counted)
+            s.checkpoint(tid, regions, (&|| self.writer.record_tail(), &|spans| self.writer.commit_tail(spans)), &self.stats, &mut counted)
         })?;
-        self.writer.hold(&last);
+        self.writer.note(&last);
         if total + last.bytes.len() as u64 > ctx.reserved {
             Stats::add(&self.stats.overruns, 1);
         }
@@ -519,7 +536,7 @@ impl Journal {
         if ctx.bytes > self.soft_limit as i64 {
             let seq = ctx.seq;
             drop(ctx);
-            let _ = self.push(seq);
+            let _ = self.push(seq, false);
         }
     }
 
@@ -542,11 +559,11 @@ impl Journal {
         if !waiters && !self.over_target() {
             return;
         }
-        // Liveness of the stable tail: a tail that moved counts only after a flush.
+        // Liveness: a tail that moved counts only when a record bears it, and those who wait write none.
         if self.writer.trusts_unflushed() {
             self.space.set_tail(self.ail.tail());
-        } else if self.ail.tail() > self.space.tail() {
-            let _ = self.flush_since(self.flush_token());
+        } else if waiters && self.ail.tail() > self.space.tail() {
+            let _ = self.say_tail();
         }
         if self.space.has_waiters() || self.over_target() {
             std::thread::sleep(Duration::from_millis(1));
@@ -594,7 +611,8 @@ impl Journal {
         self.quiesce()?;
         let mut s = self.stream.lock();
         let r = s.unmount(self.ail.tail(), &self.stats);
-        self.writer.write_durable(&r, WriteFlags { preflush: true, fua: true })
+        self.writer.flush_since(self.writer.flush_token())?;
+        self.writer.write_durable(&r)
     }
 
     /// Stops the workers. Nothing is written any more.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::str::FromStr;
-use uxfs_device::WriteFlags;
 
 /// How often the journal flushes. All other code is shared.
 ///
@@ -56,10 +55,10 @@ impl JournalFlush {
         self == JournalFlush::EveryRecord
     }
 
-    /// How a commit record is written; `spans` if the checkpoint has records before it.
-    pub(crate) fn commit(self, spans: bool) -> WriteFlags {
-        let preflush = spans || matches!(self, JournalFlush::EveryRecord | JournalFlush::StableTail);
-        WriteFlags { preflush, fua: true }
+    /// True if caches are flushed before a commit record is written, which is durable itself in each variant; `spans` if the
+    /// checkpoint has records before it.
+    pub(crate) fn flushes_before_commit(self, spans: bool) -> bool {
+        spans || matches!(self, JournalFlush::EveryRecord | JournalFlush::StableTail)
     }
 }
 

@@ -23,6 +23,12 @@ pub enum Hole {
     UnboundedWindow = 128,
     /// With an external log, only the log's device is flushed.
     LogDeviceFlush = 256,
+    /// What is freed is discarded before the freeing is durable.
+    EarlyDiscard = 512,
+    /// Log space is used again once the tail is stable, before a durable record says so.
+    UnpublishedTail = 1024,
+    /// The log's begin is written again before its end is durable.
+    EarlyTurn = 2048,
 }
 
 #[cfg(uxfs_holes)]

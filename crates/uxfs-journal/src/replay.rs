@@ -93,6 +93,9 @@ fn one_pass<R: Replay>(dev: &dyn Device, geo: &LogGeometry, state: &LogState, ha
         let bad = |what: &str| JournalError::Corrupt { block, what: what.into() };
         let r = Record::parse(&read(dev, geo, block, 1)?).ok_or_else(|| bad("there is no record header"))?;
         r.check(&geo.uuid, geo.bbs).map_err(bad)?;
+        if r.lsn != Lsn::new(cycle, block) {
+            return Err(bad("record is of another turn of the log").into());
+        }
         if r.format != 1 {
             return Err(JournalError::Unsupported("it was written by a machine of the other byte order".into()).into());
         }

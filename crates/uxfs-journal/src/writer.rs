@@ -3,7 +3,8 @@
 //! 1. All records before a commit record have completed when it is issued, and what it relies on is durable before it.
 //! 2. Of what was written to the log at most [`WINDOW`] bytes may still be lost. Recovery looks no further back than that
 //!    from the newest block for one that is missing; behind it a lost record would make the volume unreadable.
-//! 3. Log space is used again only up to a tail that was sampled before a completed flush began.
+//! 3. A record bears only a tail that was sampled before a completed flush began. Log space is used again only up to the
+//!    oldest tail that the last durable record bears, or one behind it.
 
 use crate::ail::Ail;
 use crate::flush::JournalFlush;
@@ -12,8 +13,8 @@ use crate::space::Space;
 use crate::stats::Stats;
 use crate::stream::{LogGeometry, SealedRecord};
 use crate::{JournalError, PanicGuard, RECHECK, Shutdown};
-use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use uxfs_device::{Class, DeviceRef, WriteFlags, WriteRequest};
@@ -22,11 +23,11 @@ use uxfs_format::Lsn;
 /// Bytes of the log that may be neither durable nor lost at once: what recovery searches, 8 buffers of 256 KiB.
 const WINDOW: u64 = 2 << 20;
 
-#[derive(Default)]
 struct Flushes {
     started: u64,
     done: u64,
     running: bool,
+    stable: Lsn,
 }
 
 /// Positions in bytes since the volume was opened.
@@ -34,22 +35,45 @@ struct Flushes {
 struct Window {
     /// All before this is durable.
     durable: u64,
-    /// All before this has been written, but for the record that is held.
-    written: u64,
-    /// Where sealed commit records begin that are not durable: what lies behind the first cannot become safe before it.
-    held: VecDeque<u64>,
+    /// All before this was made.
+    sealed: u64,
+    /// Where records begin that are not yet written.
+    outstanding: BTreeSet<u64>,
+    /// Where records begin that recovery may find to be the last one, and the tail of each.
+    ends: BTreeMap<u64, Lsn>,
     flushing: bool,
 }
 
 impl Window {
     /// How far a flush that begins now makes the log safe.
     fn reach(&self) -> u64 {
-        self.held.front().map_or(self.written, |h| self.written.min(*h))
+        self.outstanding.first().map_or(self.sealed, |at| self.sealed.min(*at))
     }
 }
 
-/// The thread that writes the records of a long checkpoint, and the way to it.
-type Lane<'s> = (SyncSender<SealedRecord>, std::thread::ScopedJoinHandle<'s, Result<(), JournalError>>);
+/// Threads that write the records of a long checkpoint: while one waits for the medium, the other one's bytes are moved.
+const LANES: usize = 2;
+
+/// Records on their way to the lanes.
+struct Queue {
+    receive: Mutex<Receiver<SealedRecord>>,
+    batch: usize,
+}
+
+impl Queue {
+    /// Records that follow each other; none at the end.
+    fn next(&self) -> Vec<SealedRecord> {
+        let r = self.receive.lock();
+        let mut batch: Vec<SealedRecord> = r.recv().into_iter().collect();
+        while !batch.is_empty()
+            && batch.len() < self.batch
+            && let Ok(more) = r.try_recv()
+        {
+            batch.push(more);
+        }
+        batch
+    }
+}
 
 /// The writing side of the journal.
 pub(crate) struct LogWriter {
@@ -73,6 +97,8 @@ pub(crate) struct LogWriter {
 
 /// What a writer shares with the rest of the journal.
 pub(crate) struct Parts {
+    /// Where replay would begin now.
+    pub(crate) tail: Lsn,
     pub(crate) devices: (DeviceRef, DeviceRef),
     pub(crate) geo: LogGeometry,
     pub(crate) policy: JournalFlush,
@@ -98,7 +124,7 @@ impl LogWriter {
             space: p.space,
             shutdown: p.shutdown,
             stats: p.stats,
-            flushes: Mutex::default(),
+            flushes: Mutex::new(Flushes { started: 0, done: 0, running: false, stable: p.tail }),
             flushed: Condvar::new(),
             window: Mutex::default(),
             moved: Condvar::new(),
@@ -111,29 +137,29 @@ impl LogWriter {
         self.moved.notify_all();
     }
 
-    /// The tail that a record may bear which no flush goes before.
-    pub(crate) fn unflushed_tail(&self) -> Lsn {
-        if self.trusts_unflushed() { self.ail.tail() } else { self.space.tail() }
-    }
-
     /// True if records bear, and space follows, the AIL's tail whether it was flushed or not.
     pub(crate) fn trusts_unflushed(&self) -> bool {
         self.policy == JournalFlush::AsPublished || hole(Hole::UnstableTail)
     }
 
-    /// The tail of a record that is written with `flags`.
-    pub(crate) fn tail_for(&self, flags: WriteFlags) -> Lsn {
-        if flags.preflush { self.ail.tail() } else { self.unflushed_tail() }
+    /// The tail that was sampled before the last completed flush began: what went home before it is durable.
+    pub(crate) fn stable_tail(&self) -> Lsn {
+        self.flushes.lock().stable
+    }
+
+    /// The tail of a record; `flushed` if a flush will begin after this and complete before the record is written.
+    fn tail(&self, flushed: bool) -> Lsn {
+        if flushed || self.trusts_unflushed() { self.ail.tail() } else { self.stable_tail() }
     }
 
     /// The tail of a record within a checkpoint.
     pub(crate) fn record_tail(&self) -> Lsn {
-        self.tail_for(WriteFlags { preflush: self.policy.each_record(), fua: false })
+        self.tail(self.policy.each_record())
     }
 
-    /// How a commit record is written; `spans` if the checkpoint has records before it.
-    pub(crate) fn commit_flags(&self, spans: bool) -> WriteFlags {
-        self.policy.commit(spans)
+    /// The tail of a commit record; `spans` if the checkpoint has records before it.
+    pub(crate) fn commit_tail(&self, spans: bool) -> Lsn {
+        self.tail(self.policy.flushes_before_commit(spans))
     }
 
     /// A token for [`LogWriter::flush_since`]: data that has completed by now.
@@ -166,7 +192,10 @@ impl LogWriter {
             match res {
                 Ok(()) => {
                     f.done = f.done.max(n);
-                    self.space.set_tail(tail);
+                    f.stable = f.stable.max(tail);
+                    if hole(Hole::UnpublishedTail) {
+                        self.space.set_tail(tail);
+                    }
                 }
                 Err(e) => {
                     self.shutdown.set(format!("device flush failed: {e}"));
@@ -191,44 +220,60 @@ impl LogWriter {
         self: &Arc<Self>,
         produce: impl FnOnce(&mut dyn FnMut(SealedRecord) -> Result<(), JournalError>) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
-        let batch = self.buffers.div_ceil(2);
+        let few = self.buffers.div_ceil(2);
         let mut first: Vec<SealedRecord> = Vec::new();
+        let (send, receive) = sync_channel(self.buffers - few);
+        let queue = Queue { receive: Mutex::new(receive), batch: few.div_ceil(LANES) };
         std::thread::scope(|s| {
-            let mut lane: Option<Lane<'_>> = None;
+            let mut lanes = Vec::new();
+            let mut send = Some(send);
             let made = produce(&mut |r| {
-                if let Some((send, _)) = &lane {
-                    return self.hand_over(send, r);
+                if !lanes.is_empty() {
+                    return self.hand_over(send.as_ref(), r);
                 }
                 first.push(r);
-                if first.len() < batch {
+                if first.len() < few {
                     return Ok(());
                 }
-                let (send, receive) = sync_channel(self.buffers - batch);
-                let work = move || self.write_lane(&receive, batch);
-                match std::thread::Builder::new().name("uxfs-log".into()).spawn_scoped(s, work) {
-                    Ok(thread) => {
-                        lane = Some((send.clone(), thread));
-                        first.drain(..).try_for_each(|r| self.hand_over(&send, r))
-                    }
+                // A policy by which each record waits for the one before has nothing to gain from two.
+                let n = if self.policy.each_record() { 1 } else { LANES };
+                for _ in 0..n {
+                    lanes.extend(std::thread::Builder::new().name("uxfs-log".into()).spawn_scoped(s, || self.write_lane(&queue)));
+                }
+                match lanes.is_empty() {
+                    false => first.drain(..).try_for_each(|r| self.hand_over(send.as_ref(), r)),
                     // The host has no thread for it: this one writes.
-                    Err(_) => self.write_batch(&std::mem::take(&mut first)),
+                    true => self.write_own(&std::mem::take(&mut first)),
                 }
             });
-            let written = match lane {
-                Some((send, thread)) => {
-                    drop(send);
-                    let res = uxfs_sync::blocking(|| thread.join());
-                    res.unwrap_or_else(|_| Err(JournalError::Shutdown("a thread that writes the log panicked".into())))
-                }
-                None => self.write_batch(&first),
-            };
+            send.take();
+            let mut written = if lanes.is_empty() { self.write_own(&first) } else { Ok(()) };
+            for l in lanes {
+                let res = uxfs_sync::blocking(|| l.join());
+                written = written.and(res.unwrap_or_else(|_| Err(JournalError::Shutdown("a thread that writes the log panicked".into()))));
+            }
             written.and(made)
         })
     }
 
+    fn write_own(self: &Arc<Self>, records: &[SealedRecord]) -> Result<(), JournalError> {
+        records.iter().for_each(|r| self.note(r));
+        self.write_batch(records)
+    }
+
+    /// Notes a record that was made and will be written.
+    pub(crate) fn note(&self, r: &SealedRecord) {
+        let mut w = self.window.lock();
+        w.outstanding.insert(r.at);
+        w.ends.insert(r.at, r.tail);
+        w.sealed = r.end();
+    }
+
     /// Gives a record to the thread that writes; waits while all buffers are in use.
-    fn hand_over(&self, send: &SyncSender<SealedRecord>, r: SealedRecord) -> Result<(), JournalError> {
+    fn hand_over(&self, send: Option<&SyncSender<SealedRecord>>, r: SealedRecord) -> Result<(), JournalError> {
+        self.note(&r);
         let gone = || JournalError::Shutdown(self.shutdown.reason().unwrap_or("the log cannot be written").into());
+        let Some(send) = send else { return Err(gone()) };
         match send.try_send(r) {
             Ok(()) => Ok(()),
             Err(TrySendError::Full(r)) => {
@@ -239,40 +284,49 @@ impl LogWriter {
         }
     }
 
-    fn write_lane(self: &Arc<Self>, rest: &Receiver<SealedRecord>, most: usize) -> Result<(), JournalError> {
-        while let Ok(r) = rest.recv() {
-            let mut batch = vec![r];
-            while batch.len() < most
-                && let Ok(r) = rest.try_recv()
-            {
-                batch.push(r);
+    fn write_lane(self: &Arc<Self>, queue: &Queue) -> Result<(), JournalError> {
+        loop {
+            let batch = queue.next();
+            if batch.is_empty() {
+                return Ok(());
             }
             self.write_batch(&batch)?;
         }
-        Ok(())
+    }
+
+    /// True if a record begins the log anew, with its first byte or a later one.
+    fn turns(&self, r: &SealedRecord) -> bool {
+        let block = r.lsn.block();
+        block == 0 || self.geo.place(block, r.bytes.len()).1 < r.bytes.len()
     }
 
     fn write_batch(self: &Arc<Self>, records: &[SealedRecord]) -> Result<(), JournalError> {
-        let Some(end) = records.last().map(SealedRecord::end) else { return Ok(()) };
         if self.policy.each_record() {
             return records.iter().try_for_each(|r| {
                 self.check_room(r)?;
-                self.write_flagged(r, WriteFlags { preflush: true, fua: true })
+                self.flush_before(r)?;
+                self.write_durable(r)
             });
         }
-        self.make_room(end)?;
-        let mut pieces = Vec::new();
-        for r in records {
-            self.check_room(r)?;
-            let (at, n) = self.geo.place(r.lsn.block(), r.bytes.len());
-            pieces.push(WriteRequest { offset: at, data: &r.bytes[..n] });
-            if n < r.bytes.len() {
-                pieces.push(WriteRequest { offset: self.geo.start, data: &r.bytes[n..] });
-            }
+        records.chunk_by(|a, b| !self.turns(a) && !self.turns(b)).try_for_each(|group| self.write_group(group))
+    }
+
+    /// Writes records of which only the first, if it is alone, begins the log anew.
+    fn write_group(self: &Arc<Self>, records: &[SealedRecord]) -> Result<(), JournalError> {
+        let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(()) };
+        records.iter().try_for_each(|r| self.check_room(r))?;
+        self.make_room(last.end())?;
+        if self.turns(first) {
+            self.await_durable(first.at)?;
+            self.write_halves(first, WriteFlags::default())?;
+        } else {
+            let piece = |r: &'_ SealedRecord| self.geo.place(r.lsn.block(), 0).0;
+            let pieces: Vec<_> = records.iter().map(|r| WriteRequest { offset: piece(r), data: &r.bytes }).collect();
+            uxfs_sync::blocking(|| self.log_dev.write_many(&pieces, Class::Journal))?;
         }
-        uxfs_sync::blocking(|| self.log_dev.write_many(&pieces, Class::Journal))?;
         let mut w = self.window.lock();
-        w.written = w.written.max(end);
+        w.outstanding.retain(|at| !(first.at..last.end()).contains(at));
+        self.moved.notify_all();
         // Half of the window is full: its flush can go on beside the writing of the other half.
         let half = w.reach().saturating_sub(w.durable) > WINDOW / 2;
         if half && !w.flushing && self.bounds_window() {
@@ -287,6 +341,21 @@ impl LogWriter {
                 self.window.lock().flushing = false;
             }
         }
+        Ok(())
+    }
+
+    /// Writes a record that may run past the log's end. What lies before the end is durable before anything lies behind it:
+    /// recovery takes a log whose begin is newer than its end, and whose end was never written, for none.
+    fn write_halves(&self, r: &SealedRecord, flags: WriteFlags) -> Result<(), JournalError> {
+        let (at, len) = self.geo.place(r.lsn.block(), r.bytes.len());
+        uxfs_sync::blocking(|| {
+            if len == r.bytes.len() {
+                return self.log_dev.write(at, &r.bytes, flags);
+            }
+            let first = WriteFlags { fua: !hole(Hole::EarlyTurn), ..flags };
+            self.log_dev.write(at, &r.bytes[..len], first)?;
+            self.log_dev.write(self.geo.start, &r.bytes[len..], flags)
+        })?;
         Ok(())
     }
 
@@ -306,16 +375,31 @@ impl LogWriter {
         let mut w = self.window.lock();
         while self.bounds_window() && end - w.durable > WINDOW {
             self.shutdown.check()?;
-            if w.flushing || w.reach() <= w.durable {
-                uxfs_sync::blocking(|| self.moved.wait_for(&mut w, RECHECK));
-                continue;
-            }
-            w.flushing = true;
-            drop(w);
-            self.flush_log();
-            w = self.window.lock();
+            w = self.flush_or_wait(w);
         }
         Ok(())
+    }
+
+    /// Waits until all of the log before a position is durable.
+    fn await_durable(&self, at: u64) -> Result<(), JournalError> {
+        let mut w = self.window.lock();
+        while w.durable < at && !hole(Hole::EarlyTurn) {
+            self.shutdown.check()?;
+            w = self.flush_or_wait(w);
+        }
+        Ok(())
+    }
+
+    /// Flushes what can be made safe now, or waits until there is something.
+    fn flush_or_wait<'w>(&'w self, mut w: MutexGuard<'w, Window>) -> MutexGuard<'w, Window> {
+        if w.flushing || w.reach() <= w.durable {
+            uxfs_sync::blocking(|| self.moved.wait_for(&mut w, RECHECK));
+            return w;
+        }
+        w.flushing = true;
+        drop(w);
+        self.flush_log();
+        self.window.lock()
     }
 
     /// Flushes the log's device; whoever calls has set `flushing`.
@@ -338,68 +422,57 @@ impl LogWriter {
         self.moved.notify_all();
     }
 
-    /// Notes that a commit record is made and will be written with [`LogWriter::write_durable`].
-    pub(crate) fn hold(&self, r: &SealedRecord) {
-        self.window.lock().held.push_back(r.at);
+    /// Makes durable all that record `r`, a commit record, relies on: what went home before its tail was sampled, file data,
+    /// and the log before it.
+    ///
+    /// # Errors
+    /// A flush failed.
+    pub(crate) fn flush_before_commit(&self, r: &SealedRecord, spans: bool) -> Result<(), JournalError> {
+        if self.policy.flushes_before_commit(spans) { self.flush_before(r) } else { Ok(()) }
     }
 
-    /// Writes a commit record, or the last one of all.
+    fn flush_before(&self, r: &SealedRecord) -> Result<(), JournalError> {
+        if hole(Hole::CommitWithoutPreflush) {
+            return Ok(());
+        }
+        let reach = self.window.lock().reach();
+        // With an external log a flush of its device says nothing about the data device.
+        if !self.external || !hole(Hole::LogDeviceFlush) {
+            self.flush_since(self.flush_token())?;
+        }
+        if self.external && self.window.lock().durable < r.at {
+            Stats::add(&self.stats.flushes, 1);
+            uxfs_sync::blocking(|| self.log_dev.flush())?;
+        }
+        let mut w = self.window.lock();
+        w.durable = w.durable.max(reach);
+        self.moved.notify_all();
+        Ok(())
+    }
+
+    /// Writes a record durably. What it relies on has been flushed. Log space may be used again up to its tail.
     ///
     /// # Errors
     /// The device's.
-    pub(crate) fn write_durable(self: &Arc<Self>, r: &SealedRecord, flags: WriteFlags) -> Result<(), JournalError> {
+    pub(crate) fn write_durable(&self, r: &SealedRecord) -> Result<(), JournalError> {
+        self.shutdown.check()?;
         // Until it is durable, it may itself be lost.
         self.make_room(r.end())?;
-        self.write_flagged(r, flags)
-    }
-
-    fn submit(&self, r: &SealedRecord, flags: WriteFlags) -> std::io::Result<()> {
-        let mut on_log =
-            WriteFlags { preflush: flags.preflush && !hole(Hole::CommitWithoutPreflush), fua: flags.fua && !hole(Hole::CommitWithoutFua) };
-        // With an external log a PREFLUSH of its device says nothing about the data device.
-        if flags.preflush && self.external {
-            if !hole(Hole::LogDeviceFlush) {
-                Stats::add(&self.stats.flushes, 1);
-                self.dev.flush()?;
-            }
-            on_log.preflush &= self.window.lock().durable < r.at;
+        if self.turns(r) {
+            self.await_durable(r.at)?;
         }
-        Stats::add(&self.stats.flushes, u64::from(on_log.preflush));
-        Stats::add(&self.stats.fua, u64::from(on_log.fua));
-        let (at, len) = self.geo.place(r.lsn.block(), r.bytes.len());
-        if len == r.bytes.len() {
-            return self.log_dev.write(at, &r.bytes, on_log);
-        }
-        // Both halves may overwrite old tail blocks, so the flush goes before either.
-        if on_log.preflush {
-            self.log_dev.flush()?;
-        }
-        let fua = WriteFlags { preflush: false, fua: on_log.fua };
-        self.log_dev.write(at, &r.bytes[..len], fua)?;
-        self.log_dev.write(self.geo.start, &r.bytes[len..], fua)
-    }
-
-    /// Writes one record with a flush before it, or durably, or both; space and window follow.
-    fn write_flagged(&self, r: &SealedRecord, flags: WriteFlags) -> Result<(), JournalError> {
-        self.shutdown.check()?;
-        let n = {
-            let mut f = self.flushes.lock();
-            f.started += u64::from(flags.preflush);
-            f.started
-        };
-        uxfs_sync::blocking(|| self.submit(r, flags))?;
-        if flags.preflush {
-            let mut f = self.flushes.lock();
-            f.done = f.done.max(n);
-            self.flushed.notify_all();
-            drop(f);
-            self.space.set_tail(r.tail);
-        }
+        self.write_halves(r, WriteFlags { preflush: false, fua: !hole(Hole::CommitWithoutFua) })?;
+        Stats::add(&self.stats.fua, 1);
         let mut w = self.window.lock();
-        w.written = w.written.max(r.end());
-        w.durable = w.durable.max(r.end());
-        if w.held.front() == Some(&r.at) {
-            w.held.pop_front();
+        w.outstanding.remove(&r.at);
+        w.sealed = w.sealed.max(r.end());
+        // A commit record before it may still be waiting for its turn.
+        if w.outstanding.first().is_none_or(|at| *at > r.at) {
+            w.durable = w.durable.max(r.end());
+            // Those behind it may bear older tails, if they were made before the flush that this one relied on.
+            w.ends = w.ends.split_off(&r.end());
+            let tail = w.ends.values().copied().fold(r.tail, Lsn::min);
+            self.space.set_tail(if hole(Hole::UnpublishedTail) { r.tail } else { tail });
         }
         self.moved.notify_all();
         Ok(())

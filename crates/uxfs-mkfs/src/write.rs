@@ -166,7 +166,8 @@ fn secondary(sb: &Superblock, agno: u32, front: u32) -> Superblock {
     c.inprogress = 1;
     c.icount.set(0);
     c.ifree.set(0);
-    let used = u64::from(front) * u64::from(sb.agcount.get()) + u64::from(sb.logblocks.get());
+    let log = if sb.logstart.get() == 0 { 0 } else { sb.logblocks.get() };
+    let used = u64::from(front) * u64::from(sb.agcount.get()) + u64::from(log);
     c.fdblocks.set(sb.dblocks.get() - used);
     c.rbmino.set(NULL_FS);
     c.rsumino.set(NULL_FS);

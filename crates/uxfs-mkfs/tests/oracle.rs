@@ -191,3 +191,36 @@ fn volumes_are_those_of_the_newest_mkfs_xfs_byte_for_byte() {
         ],
     );
 }
+
+/// The log has a device of its own: both files, and what is printed, are those of mkfs.xfs.
+#[test]
+fn volumes_with_their_log_outside_are_those_of_mkfs_xfs() {
+    for (release, log, words) in [
+        (old(), 80 * MIB, &[][..]),
+        (newest(), 100 * MIB, &[('l', "size=70m")][..]),
+        (newest(), 64 * MIB, &[('b', "size=1k"), ('l', "su=64k")][..]),
+    ] {
+        let dir = std::env::temp_dir().join(format!("uxfs-mkfs-log-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let [a, b, log_a, log_b] = ["ours.img", "theirs.img", "ours.log", "theirs.log"].map(|n| dir.join(n));
+        let uuid = format!("uuid={UUID}");
+        let outside = format!("logdev={}", log_b.display());
+        let mut all = vec![('m', uuid.as_str())];
+        all.extend(words);
+        let mut o = Options { features: release.features, log_device: Some(log), ..Options::new(600 * MIB, [0; 16]) };
+        o.take(&all).unwrap();
+        let (dev, log_dev) = (FileDevice::create(&a, Some(600 * MIB)).unwrap(), FileDevice::create(&log_a, Some(log)).unwrap());
+        let sb = uxfs_mkfs::format_with_log(&dev, &log_dev, &o).unwrap();
+        File::create(&b).unwrap().set_len(600 * MIB).unwrap();
+        File::create(&log_b).unwrap().set_len(log).unwrap();
+        all.push(('l', &outside));
+        let mut args: Vec<String> = all.iter().flat_map(|(c, w)| [format!("-{c}"), w.to_string()]).collect();
+        args.push(b.display().to_string());
+        let theirs = release.run("mkfs.xfs", &args.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(theirs.status.success(), "{}", String::from_utf8_lossy(&theirs.stderr));
+        let printed = print_geometry(a.to_str().unwrap(), log_b.to_str(), &sb);
+        assert_eq!(lines(&printed), lines(&String::from_utf8_lossy(&theirs.stdout)));
+        assert_eq!((difference(&a, &b, 512), difference(&log_a, &log_b, 512)), (None, None), "{words:?}");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -30,6 +30,8 @@ pub struct Shape {
     pub external: bool,
     /// How the journal works.
     pub journal: JournalConfig,
+    /// What is freed is discarded.
+    pub discard: bool,
     /// How long the device takes; `None` for no time. Time is where threads come between each other.
     pub timing: Option<Timing>,
     /// Seed of everything that is left to chance.
@@ -49,6 +51,7 @@ impl Default for Shape {
             newest: false,
             external: false,
             journal: JournalConfig::default(),
+            discard: false,
             timing: None,
             seed: 0,
         }
@@ -145,7 +148,7 @@ pub fn run(shape: &Shape) -> Result<Journey, String> {
     let recorder = Arc::new(Recorder::new(slow(base)).map_err(|e| e.to_string())?);
     let log = log.map(slow).map(|l| recorder.beside(l)).transpose().map_err(|e| e.to_string())?;
     let devices = Devices { data: recorder.clone(), log: log.map(|l| Arc::new(l) as DeviceRef) };
-    let fs = Fs::open(devices, Options { journal: shape.journal.clone(), ..options(shape.seed) }).map_err(say)?;
+    let fs = Fs::open(devices, Options { journal: shape.journal.clone(), discard: shape.discard, ..options(shape.seed) }).map_err(say)?;
     let models = std::thread::scope(|s| {
         let (fs, recorder) = (&fs, &*recorder);
         let jobs: Vec<_> = (0..shape.workers).map(|w| s.spawn(move || Worker::new(w, fs, recorder, shape)?.work())).collect();
@@ -158,7 +161,7 @@ pub fn run(shape: &Shape) -> Result<Journey, String> {
     if let Some(why) = fs.shutdown_reason() {
         return Err(why);
     }
-    let (stats, log) = (fs.journal_stats(), fs.log_usage().1);
+    let (stats, log) = (fs.stats(), fs.log_usage().1);
     let start = fs.geometry().fsb_daddr(fs.geometry().logstart).0 * 512;
     let trace = recorder.trace();
     drop(fs);

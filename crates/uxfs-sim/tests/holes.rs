@@ -114,3 +114,8 @@ fn the_published_flush_policy_is_found_wanting() {
     });
     assert!(damage);
 }
+
+#[test]
+fn blocks_that_are_discarded_too_early_are_found() {
+    assert!(found(Hole::EarlyDiscard, |seed| Shape { discard: true, ..small(seed) }, 6));
+}

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use uxfs::{AttrName, Fs, JournalConfig, JournalFlush, Make, Options, SetMode};
 use uxfs_device::timed::{NVME, Timing};
 use uxfs_device::{Device, DeviceRef, Memory, Recorder, WriteFlags};
+use uxfs_journal::{Journal, LogGeometry, find_log_state};
 use uxfs_mkfs::Features;
 use uxfs_sim::{Data, Findings, Journey, Mix, Plan, Shape, explore, run};
 use uxfs_sync::Chance;
+use zerocopy::IntoBytes;
 
 const MIB: u64 = 1 << 20;
 
@@ -111,6 +113,17 @@ fn every_flush_policy_survives_any_cut() {
     }
 }
 
+/// What is freed is discarded, and used again after that.
+#[test]
+fn discards_harm_nothing() {
+    for seed in 80..82 {
+        let mix = Mix { data: 40, sync: 15, churn: true, clones: seed % 2 == 0 };
+        let j = run(&Shape { discard: true, mix, newest: seed % 2 == 0, seed, ..Shape::default() }).unwrap();
+        assert!(stat(&j, "discarded_bytes") > 100_000);
+        cut(&j, &Plan { kernel: 40, seed, ..Plan::default() });
+    }
+}
+
 /// A checkpoint longer than what recovery searches for lost records: its first ones are lost, the last ones are there.
 #[test]
 fn a_long_checkpoint_that_loses_its_first_records_is_cut_off() {
@@ -131,6 +144,31 @@ fn a_long_checkpoint_that_loses_its_first_records_is_cut_off() {
     }
 }
 
+/// A checkpoint without content is one to the kernel, too.
+#[test]
+fn the_kernel_recovers_a_checkpoint_without_content() {
+    let dev = Arc::new(Memory::new(64 * MIB));
+    let sb = uxfs_mkfs::format(&*dev, &uxfs_mkfs::Options::new(64 * MIB, [4; 16])).unwrap();
+    let g = uxfs_format::Geometry::parse(sb.as_bytes()).unwrap().0;
+    let geo = LogGeometry::of(&g);
+    let head = find_log_state(&*dev, &geo).unwrap().head;
+    let data: DeviceRef = dev.clone();
+    let j = Journal::start(data.clone(), data, geo.clone(), JournalConfig::default(), head, head);
+    j.say_tail().unwrap();
+    j.say_tail().unwrap();
+    j.stop();
+    let state = find_log_state(&*dev, &geo).unwrap();
+    assert!(!state.clean && state.head.block() > head.block());
+    let left = uxfs_sim::kernel::recover(&[dev.fork()]).unwrap();
+    let ours = Fs::open(dev.clone(), Options::default()).unwrap();
+    assert!(ours.was_recovered());
+    ours.unmount().unwrap();
+    for image in [&left[0], &*dev] {
+        let r = uxfs_check::check(image).unwrap();
+        assert!(r.is_sound(), "{:?}", r.findings);
+    }
+}
+
 /// The smallest log wraps a hundred times while four threads make, fill and remove files; then everything is sound.
 #[test]
 fn the_smallest_log_wraps_a_hundred_times() {
@@ -139,7 +177,7 @@ fn the_smallest_log_wraps_a_hundred_times() {
     uxfs_mkfs::format(&*dev, &o).unwrap();
     let fs = Fs::open(dev.clone(), Options { commit: 0, ..Options::default() }).unwrap();
     let file = Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0), umask: 0 };
-    let wraps = || fs.journal_stats().iter().find(|s| s.0 == "wraps").unwrap().1;
+    let wraps = || fs.stats().iter().find(|s| s.0 == "wraps").unwrap().1;
     std::thread::scope(|s| {
         for t in 0..4 {
             let (fs, wraps) = (&fs, &wraps);

@@ -152,9 +152,15 @@ impl Fs {
         self.mount.recovered
     }
 
-    /// Counters of the journal: names and values.
-    pub fn journal_stats(&self) -> Vec<(&'static str, u64)> {
-        self.mount.vol().journal.stats().entries()
+    /// Counters since the volume was opened, and what is held now: names and values. Those of the journal bear the kernel's
+    /// names where it has them.
+    pub fn stats(&self) -> Vec<(&'static str, u64)> {
+        let vol = self.mount.vol();
+        let mut all = vol.journal.stats().entries();
+        let (used, size) = vol.journal.usage();
+        all.extend([("log_used_bytes", used), ("log_size_bytes", size), ("ail_items", vol.journal.ail.len() as u64)]);
+        all.push(("discarded_bytes", vol.discards.as_ref().map_or(0, |d| d.bytes.load(Ordering::Relaxed))));
+        all
     }
 
     /// Bytes of the log in use, and its size.
@@ -185,7 +191,7 @@ impl Fs {
                     self.mount.sync()?;
                     file::release_idle_staged(&self.mount.names.files, true)?;
                     if space::is_busy(self.mount.vol()) {
-                        self.mount.vol().journal.force_all()?;
+                        space::await_freed(self.mount.vol())?;
                     }
                 }
                 op()
@@ -754,7 +760,7 @@ impl Fs {
     pub fn statfs(&self) -> StatFs {
         let g = self.geometry();
         let (free, icount, ifree) = self.mount.vol().counters.for_statfs();
-        let blocks = g.dblocks - u64::from(g.logblocks);
+        let blocks = g.dblocks - g.inner_log_blocks();
         let by_space = free << g.inopblog;
         let most = if g.imax_pct > 0 { (g.dblocks * u64::from(g.imax_pct) / 100) << g.inopblog } else { u64::MAX };
         let files = (icount + by_space).min(most).max(icount);

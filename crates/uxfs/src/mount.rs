@@ -18,7 +18,7 @@ use crate::file::{self, Files};
 use crate::inode::Inodes;
 use crate::namespace::Names;
 use crate::space;
-use crate::volume::{PerAg, Volume};
+use crate::volume::{Discards, PerAg, Volume};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,6 +48,8 @@ pub struct Options {
     pub seed: Option<u64>,
     /// How the journal works.
     pub journal: JournalConfig,
+    /// What is freed is discarded on the device, once the freeing is durable.
+    pub discard: bool,
     /// The volume is being made: the same operations of one thread, with the same clock and seed, give the same bytes. Blocks
     /// bear no log position, what is freed is not used again, free space is discarded at the end. After a crash such a volume
     /// must not be used.
@@ -64,6 +66,7 @@ impl Default for Options {
             clock: Box::new(HostClock),
             seed: None,
             journal: JournalConfig::default(),
+            discard: false,
             reproducible: false,
         }
     }
@@ -95,7 +98,8 @@ pub struct Mount {
     /// What recovery did, for who asks.
     pub recovered: bool,
     stop: Arc<Stop>,
-    worker: Mutex<Option<JoinHandle<()>>>,
+    timer: Worker,
+    discarder: Worker,
     closed: AtomicBool,
 }
 
@@ -247,6 +251,7 @@ impl Mount {
             clock: o.clock,
             read_only: o.read_only && !dirty,
             reproducible: o.reproducible,
+            discards: (o.discard && !o.read_only && !o.reproducible).then(Discards::default),
             geo: g,
             dev,
             journal,
@@ -258,11 +263,16 @@ impl Mount {
             names: Names::new(vol, inodes, files),
             recovered: dirty,
             stop: Arc::default(),
-            worker: Mutex::default(),
+            timer: Worker::default(),
+            discarder: Worker::default(),
             closed: AtomicBool::new(false),
         });
         if o.commit > 0 && !o.read_only {
             mount.start_timer(o.commit);
+        }
+        if mount.vol().discards.is_some() {
+            let vol = mount.vol().clone();
+            mount.discarder.start("uxfs-discard", move || space::discard_work(&vol));
         }
         Ok(mount)
     }
@@ -313,7 +323,7 @@ impl Mount {
                 let _ = m.sync();
             }
         };
-        *self.worker.lock() = std::thread::Builder::new().name("uxfs-timer".into()).spawn(work).ok();
+        self.timer.start("uxfs-timer", work);
     }
 
     /// Makes everything durable.
@@ -347,6 +357,7 @@ impl Mount {
         self.stop_timer();
         let vol = self.vol();
         let res = if vol.read_only { Ok(()) } else { self.close() };
+        self.stop_discards();
         vol.journal.stop();
         self.names.files.forget_all();
         res
@@ -364,6 +375,7 @@ impl Mount {
             self.names.release_if_gone(&i)?;
         }
         vol.journal.quiesce()?;
+        space::await_freed(vol)?;
         if vol.reproducible {
             // What was written and freed again depends on when it was written.
             space::trim(vol, 0)?;
@@ -375,10 +387,30 @@ impl Mount {
     fn stop_timer(&self) {
         *self.stop.flag.lock() = true;
         self.stop.changed.notify_all();
+        self.timer.join();
+    }
+
+    fn stop_discards(&self) {
+        if let Some(d) = &self.vol().discards {
+            d.queue.lock().closed = true;
+            d.changed.notify_all();
+        }
+        self.discarder.join();
+    }
+}
+
+/// A thread that ends before its volume does.
+#[derive(Default)]
+struct Worker(Mutex<Option<JoinHandle<()>>>);
+
+impl Worker {
+    fn start(&self, name: &str, work: impl FnOnce() + Send + 'static) {
+        *self.0.lock() = std::thread::Builder::new().name(name.into()).spawn(work).ok();
+    }
+
+    fn join(&self) {
         let me = std::thread::current().id();
-        if let Some(w) = self.worker.lock().take()
-            && w.thread().id() != me
-        {
+        if let Some(w) = self.0.lock().take().filter(|w| w.thread().id() != me) {
             let _ = w.join();
         }
     }
@@ -390,6 +422,7 @@ impl Drop for Mount {
         if !self.closed.load(Ordering::Acquire) {
             self.vol().journal.fail("the volume was closed without being unmounted");
             self.stop_timer();
+            self.stop_discards();
             self.vol().journal.stop();
             self.names.files.forget_all();
         }

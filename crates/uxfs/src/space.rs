@@ -2,11 +2,12 @@
 //!
 //! 1. bnobt and cntbt hold the same extents, and extents of bnobt never touch.
 //! 2. The free list is refilled before either tree is changed, so that splitting them cannot fail.
-//! 3. A freed extent is busy until its freeing is durable: nobody gets it before (docs/journal.md, 7).
+//! 3. A freed extent is busy until its freeing is durable: nobody gets it before (docs/journal.md, 7), or discards it.
 
 mod agfl;
 mod alloc;
 mod busy;
+mod discard;
 mod freetree;
 mod refcount;
 mod rmap;
@@ -14,6 +15,7 @@ mod trim;
 
 pub use alloc::{Want, alloc, alloc_in_group, alloc_metadata, defer_free, finish_free, free_extent, free_now, whoever_has};
 pub use busy::is_busy;
+pub use discard::{await_freed, work as discard_work};
 pub use refcount::{
     alloc_cow_staging, defer_decrease, defer_free_cow, defer_increase, finish_refcount, first_shared, free_all_cow_staging, free_staged,
 };

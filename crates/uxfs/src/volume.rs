@@ -2,9 +2,10 @@
 
 use crate::counters::Counters;
 use crate::error::{Error, Result};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use uxfs_buffer::BufferCache;
 use uxfs_device::DeviceRef;
 use uxfs_format::inode::Timestamp;
@@ -25,6 +26,41 @@ pub struct PerAg {
     pub unshared: List,
     /// The unlinked inode before one, where it is known: what removal from the middle of a list needs.
     pub unlinked_prev: Mutex<BTreeMap<u32, u32>>,
+}
+
+/// An extent whose freeing is durable, as its group's list of busy ones knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Freed {
+    /// The group.
+    pub agno: u32,
+    /// First block.
+    pub start: u32,
+    /// Blocks.
+    pub len: u32,
+    /// Tells it from others at the same place.
+    pub generation: u64,
+}
+
+/// Extents on their way to being discarded.
+#[derive(Debug, Default)]
+pub struct Discards {
+    /// What is to be done.
+    pub queue: Mutex<DiscardQueue>,
+    /// It changed.
+    pub changed: Condvar,
+    /// Bytes discarded.
+    pub bytes: AtomicU64,
+}
+
+/// See [`Discards`].
+#[derive(Debug, Default)]
+pub struct DiscardQueue {
+    /// Not yet begun.
+    pub waiting: Vec<Freed>,
+    /// Others are being discarded.
+    pub running: bool,
+    /// Nothing more will come.
+    pub closed: bool,
 }
 
 /// An open volume below its inodes.
@@ -51,6 +87,8 @@ pub struct Volume {
     pub read_only: bool,
     /// See [`crate::Options::reproducible`].
     pub reproducible: bool,
+    /// What is freed is discarded, if the volume was opened so.
+    pub discards: Option<Discards>,
 }
 
 impl Volume {

@@ -1,7 +1,7 @@
 //! Allocating and freeing extents.
 
 use super::freetree::FreeTree;
-use super::{Owner, agfl, busy, rmap};
+use super::{Owner, agfl, await_freed, busy, rmap};
 use crate::ag;
 use crate::btree::Cursor;
 use crate::error::{Error, Result};
@@ -47,7 +47,7 @@ pub fn alloc(tp: &mut Trans, want: Want) -> Result<(FsBlock, u32)> {
     match alloc_anywhere(tp, want) {
         Err(Error::NoSpace) if busy::is_busy(&tp.vol) => {
             // What others freed, and earlier links of this chain, can be had once it is durable.
-            tp.vol.journal.force_all()?;
+            await_freed(&tp.vol)?;
             alloc_anywhere(tp, want)
         }
         r => r,
@@ -91,7 +91,7 @@ pub fn alloc_metadata(tp: &mut Trans, agno: AgNumber, near: AgBlock, owner: Owne
     let w = Want { near: FsBlock(0), min: 1, max: 1, align: 1, spare: 0, owner };
     let mut found = alloc_in_group(tp, agno, near.0, w, true)?;
     if found.is_none() && busy::is_busy(&tp.vol) {
-        tp.vol.journal.force_all()?;
+        await_freed(&tp.vol)?;
         found = alloc_in_group(tp, agno, near.0, w, true)?;
     }
     found.map(|(b, _)| AgBlock(b)).ok_or(Error::NoSpace)
@@ -214,7 +214,7 @@ pub(super) fn take_for_list(tp: &mut Trans, agno: AgNumber, agf: &Buf) -> Result
         if forced || !busy::is_busy(&tp.vol) {
             break;
         }
-        tp.vol.journal.force_all()?;
+        await_freed(&tp.vol)?;
     }
     Ok(None)
 }

@@ -1,0 +1,311 @@
+//! The variants of [`JournalFlush`] beside each other, on a device that takes the time of a given disk.
+//!
+//! Time is dilated: the device is slower by a factor, and so are the threads that work, by as much CPU as they used. Two threads
+//! stand for as many CPUs as are asked for. What the journal's own threads compute is not stretched.
+
+use crate::table::Table;
+use anyhow::{Result, ensure};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use uxfs::{Fs, JournalConfig, JournalFlush, Make, Options};
+use uxfs_device::timed::{NVME, PRESETS, Timed, Timing};
+use uxfs_device::{DeviceRef, Memory};
+
+/// What is run.
+pub struct Plan {
+    /// Files that are made and removed in one round.
+    pub creates: u64,
+    /// Times that everything is done.
+    pub rounds: u32,
+    /// How much longer all takes than on the device that is modelled.
+    pub factor: f64,
+    /// CPUs of the machine that is modelled.
+    pub cpus: f64,
+    /// Bytes of the log.
+    pub log: u64,
+    /// Names of the presets.
+    pub presets: Vec<String>,
+}
+
+const THREADS: u64 = 2;
+/// Operations between two pauses.
+const STRIDE: u64 = 64;
+
+/// A volume on a modelled device.
+struct Bench {
+    fs: Fs,
+    dev: Arc<Timed>,
+    plan: Times,
+}
+
+#[derive(Clone, Copy)]
+struct Times {
+    factor: f64,
+    /// By how much the CPU time of a working thread is stretched.
+    cpu: f64,
+}
+
+/// Lets a thread take as long as its CPU time would on the machine that is modelled.
+struct Pace {
+    cpu: f64,
+    used: Duration,
+}
+
+fn cpu_time() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
+impl Pace {
+    fn new(cpu: f64) -> Pace {
+        Pace { cpu, used: cpu_time() }
+    }
+    fn pause(&mut self) {
+        let now = cpu_time();
+        std::thread::sleep((now - self.used).mul_f64((self.cpu - 1.0).max(0.0)));
+        self.used = now;
+    }
+}
+
+fn file() -> Make {
+    Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0), umask: 0 }
+}
+
+impl Bench {
+    fn new(timing: Timing, journal: JournalConfig, p: &Plan) -> Result<Bench> {
+        let size = 16 << 30;
+        let base: DeviceRef = Arc::new(Memory::new(size));
+        let o = uxfs_mkfs::Options { log_size: Some(p.log), ..uxfs_mkfs::Options::new(size, [5; 16]) };
+        uxfs_mkfs::format(&*base, &o)?;
+        let dev = Arc::new(Timed::new(base, timing, p.factor));
+        let fs = Fs::open(dev.clone(), Options { journal, commit: 0, memory: 1 << 30, ..Options::default() })?;
+        let cpu = p.factor * THREADS as f64 / p.cpus;
+        Ok(Bench { fs, dev, plan: Times { factor: p.factor, cpu } })
+    }
+
+    fn stat(&self, name: &str) -> u64 {
+        self.fs.stats().iter().find(|s| s.0 == name).map_or(0, |s| s.1)
+    }
+
+    /// Seconds on the device that is modelled.
+    fn model(&self, t: Duration) -> f64 {
+        t.as_secs_f64() / self.plan.factor
+    }
+
+    /// Runs `work` for each number below `n` on the threads, each in its directory; seconds.
+    fn spread(&self, n: u64, dirs: &[u64], work: impl Fn(u64, u64) -> uxfs::Result<()> + Sync) -> Result<f64> {
+        let start = Instant::now();
+        std::thread::scope(|s| {
+            let jobs: Vec<_> = dirs
+                .iter()
+                .enumerate()
+                .map(|(t, dir)| {
+                    let work = &work;
+                    s.spawn(move || -> uxfs::Result<()> {
+                        let mut pace = Pace::new(self.plan.cpu);
+                        for (k, i) in (t as u64..n).step_by(dirs.len()).enumerate() {
+                            work(*dir, i)?;
+                            if k as u64 % STRIDE == STRIDE - 1 {
+                                pace.pause();
+                            }
+                        }
+                        Ok(())
+                    })
+                })
+                .collect();
+            jobs.into_iter().try_for_each(|j| j.join().unwrap_or(Ok(())))
+        })?;
+        Ok(self.model(start.elapsed()))
+    }
+
+    fn dirs(&self, n: u64) -> Result<Vec<u64>> {
+        let make = |t| Ok(self.fs.create(self.fs.root(), format!("dir{t}").as_bytes(), Make { mode: 0o040_755, ..file() })?.ino);
+        (0..n).map(make).collect()
+    }
+}
+
+/// What one round of creates and removes showed.
+struct Round {
+    creates: f64,
+    removes: f64,
+    log_writes: f64,
+    noiclogs: f64,
+    sleeps: String,
+    flushes: f64,
+    fua: f64,
+    per_create: f64,
+    log_bytes: f64,
+    bandwidth: f64,
+}
+
+fn round(timing: Timing, journal: &JournalConfig, p: &Plan) -> Result<Round> {
+    let b = Bench::new(timing, journal.clone(), p)?;
+    let dirs = b.dirs(THREADS)?;
+    let name = |i: u64| format!("file{i:08}");
+    let t = b.spread(p.creates, &dirs, |d, i| b.fs.create(d, name(i).as_bytes(), file()).map(drop))?;
+    let (writes, none, blocks) = (b.stat("writes"), b.stat("noiclogs"), b.stat("blocks"));
+    let (flushes, fua, checkpoints) = (b.stat("flushes"), b.stat("fua"), b.stat("checkpoints").max(1));
+    let sleeps = format!("{}/{}", b.stat("try_logspace"), b.stat("sleep_logspace"));
+    // What is left in the open checkpoint, written while nobody else does anything.
+    let left = Instant::now();
+    b.fs.sync()?;
+    let bandwidth = (b.stat("blocks") - blocks) as f64 * 512.0 / b.model(left.elapsed()) / 1e6;
+    let log_bytes = b.stat("blocks") as f64 * 512.0 / p.creates as f64;
+    let t2 = b.spread(p.creates, &dirs, |d, i| b.fs.unlink(d, name(i).as_bytes()))?;
+    ensure!(b.fs.shutdown_reason().is_none(), "the volume was shut down");
+    Ok(Round {
+        creates: p.creates as f64 / t,
+        removes: p.creates as f64 / t2,
+        log_writes: writes as f64 / t,
+        noiclogs: writes as f64 / none.max(1) as f64,
+        sleeps,
+        flushes: flushes as f64 / checkpoints as f64,
+        fua: fua as f64 / checkpoints as f64,
+        per_create: flushes as f64 / p.creates as f64,
+        log_bytes,
+        bandwidth,
+    })
+}
+
+fn mean(v: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    let n = v.clone().count().max(1) as f64;
+    let m = v.clone().sum::<f64>() / n;
+    (m, (v.map(|x| (x - m).powi(2)).sum::<f64>() / n).sqrt())
+}
+
+/// The variants, and the one by default on a device whose flushes cost nothing.
+fn variants(timing: Timing) -> Vec<(String, Timing, JournalFlush)> {
+    let free = Timing { flush: 0, fua: Some(timing.write), ..timing };
+    let mut all: Vec<_> = JournalFlush::ALL.into_iter().map(|f| (f.to_string(), timing, f)).collect();
+    all.push(("flushes free".into(), free, JournalFlush::StableTail));
+    all
+}
+
+/// Creates and removes at both sizes of log buffers.
+fn tables(timing: Timing, p: &Plan) -> Result<()> {
+    let title =
+        format!("{}: {} creates and removes, {} CPUs, log of {} MiB, {} rounds", timing.name, p.creates, p.cpus, p.log >> 20, p.rounds);
+    let mut t = Table::new(
+        &title,
+        &[
+            "policy",
+            "log buffers",
+            "creates/s",
+            "± ",
+            "of free",
+            "rm/s",
+            "log writes/s",
+            "writes:noiclogs",
+            "try/sleep logspace",
+            "flushes/checkpoint",
+            "fua/checkpoint",
+            "flushes/create",
+            "log bytes/create",
+            "push MB/s",
+        ],
+    );
+    for bufsize in [32 << 10, 256 << 10] {
+        let mut rows = Vec::new();
+        for (name, timing, flush) in variants(timing) {
+            let journal = JournalConfig { bufsize, flush, ..JournalConfig::default() };
+            let rounds = (0..p.rounds).map(|_| round(timing, &journal, p)).collect::<Result<Vec<_>>>()?;
+            rows.push((name, rounds));
+        }
+        let free = rows.last().map_or(1.0, |r| mean(r.1.iter().map(|x| x.creates)).0);
+        for (name, r) in &rows {
+            let (creates, spread) = mean(r.iter().map(|x| x.creates));
+            let m = |f: fn(&Round) -> f64| mean(r.iter().map(f)).0;
+            t.row([
+                name.clone(),
+                format!("{} KiB", bufsize >> 10),
+                format!("{creates:.0}"),
+                format!("{spread:.0}"),
+                format!("{:.2}", creates / free),
+                format!("{:.0}", m(|x| x.removes)),
+                format!("{:.0}", m(|x| x.log_writes)),
+                format!("1:{:.0}", m(|x| x.noiclogs)),
+                r[0].sleeps.clone(),
+                format!("{:.2}", m(|x| x.flushes)),
+                format!("{:.2}", m(|x| x.fua)),
+                format!("{:.5}", m(|x| x.per_create)),
+                format!("{:.0}", m(|x| x.log_bytes)),
+                format!("{:.0}", m(|x| x.bandwidth)),
+            ]);
+        }
+    }
+    Ok(())
+}
+
+/// What one force costs: each thread makes a file, writes 4 KiB, and waits until it is durable.
+fn forces(timing: Timing, p: &Plan) -> Result<()> {
+    let title = format!("{}: create, write 4 KiB, fsync; times in the model", timing.name);
+    let mut t =
+        Table::new(&title, &["policy", "threads", "fsync/s", "flushes/fsync", "p50 us", "p99 us", "p99.9 us", "blocked ms a thread"]);
+    for (name, timing, flush) in variants(timing) {
+        for threads in [1u64, 8, 32] {
+            let b = Bench::new(timing, JournalConfig { flush, ..JournalConfig::default() }, p)?;
+            let dirs = b.dirs(threads)?;
+            b.fs.sync()?;
+            let n = 64 * threads.max(8);
+            let before = b.dev.asked.flushes.load(Ordering::Relaxed);
+            let waits = parking_lot::Mutex::new(Vec::new());
+            let blocked = AtomicU64::new(0);
+            let took = b.spread(n, &dirs, |d, i| {
+                let f = b.fs.create(d, format!("f{i}").as_bytes(), file())?.ino;
+                b.fs.write(f, 0, &[1; 4096], false)?;
+                let t = Instant::now();
+                b.fs.fsync(f)?;
+                let t = t.elapsed();
+                blocked.fetch_add(t.as_micros() as u64, Ordering::Relaxed);
+                waits.lock().push(t);
+                Ok(())
+            })?;
+            let mut w = waits.into_inner();
+            w.sort();
+            let at = |q: f64| format!("{:.0}", b.model(w[((w.len() - 1) as f64 * q) as usize]) * 1e6);
+            t.row([
+                name.clone(),
+                threads.to_string(),
+                format!("{:.0}", n as f64 / took),
+                format!("{:.2}", (b.dev.asked.flushes.load(Ordering::Relaxed) - before) as f64 / n as f64),
+                at(0.5),
+                at(0.99),
+                at(0.999),
+                format!("{:.1}", blocked.into_inner() as f64 / 1e3 / b.plan.factor / threads as f64),
+            ]);
+        }
+    }
+    Ok(())
+}
+
+/// The gain over a flush for each record, over what a flush costs. What was published stands at 1.45, with buffers of 32 KiB.
+fn curve(p: &Plan) -> Result<()> {
+    let title =
+        "nvme with other flushes, buffers of 32 KiB: creates/s, stable-tail over every-record (published: 152 851 to 221 533, 1.45)";
+    let mut t = Table::new(title, &["flush us", "every-record", "stable-tail", "gain"]);
+    for flush in [0, 100, 300, 1000, 2000, 4000, 8000] {
+        let timing = Timing { flush, ..NVME };
+        let one = |flush| round(timing, &JournalConfig { flush, ..JournalConfig::default() }, p).map(|r| r.creates);
+        let (old, new) = (one(JournalFlush::EveryRecord)?, one(JournalFlush::StableTail)?);
+        t.row([flush.to_string(), format!("{old:.0}"), format!("{new:.0}"), format!("{:.2}", new / old)]);
+    }
+    Ok(())
+}
+
+/// Runs everything.
+///
+/// # Errors
+/// A preset is not known; a volume could not be used.
+pub fn run(p: &Plan) -> Result<()> {
+    ensure!(p.factor * THREADS as f64 >= p.cpus, "a factor of {} cannot model {} CPUs with {THREADS} threads", p.factor, p.cpus);
+    for name in &p.presets {
+        let found = PRESETS.into_iter().find(|t| t.name == name);
+        ensure!(found.is_some(), "{name} is none of {}", PRESETS.map(|t| t.name).join(", "));
+        if let Some(t) = found {
+            tables(t, p)?;
+            forces(t, p)?;
+        }
+    }
+    curve(p)
+}

@@ -1,0 +1,117 @@
+//! The control socket of a mounted volume: asked in one line, it answers in one line of JSON.
+//!
+//! It lies in a folder of the user's that serves the volume, named after the mount's device number, which no other live mount
+//! has. `stats` is answered with the counters.
+
+use anyhow::{Context, Result, bail};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use uxfs::Fs;
+
+/// The longest question.
+const LONGEST: u64 = 256;
+/// How long a client may take to ask, or to listen.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Folders where a user's sockets may lie, the preferred one first.
+fn folders(uid: u32) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    if uid == 0 {
+        all.push("/run/uxfs".into());
+    }
+    all.push(format!("/run/user/{uid}/uxfs").into());
+    all.push(std::env::temp_dir().join(format!("uxfs-{uid}")));
+    all
+}
+
+/// A folder that nobody else can write to.
+fn is_own(dir: &Path, uid: u32) -> bool {
+    dir.symlink_metadata().is_ok_and(|m| m.is_dir() && m.uid() == uid && m.mode() & 0o022 == 0)
+}
+
+/// The socket of a mount while it is served; removed when dropped.
+pub struct Control(PathBuf);
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Control {
+    /// Answers questions about `fs`, which is mounted with the device number `dev`, in a thread of its own.
+    ///
+    /// # Errors
+    /// No folder can be written to.
+    pub fn serve(fs: Arc<Fs>, dev: &str) -> Result<Control> {
+        let uid = rustix::process::geteuid().as_raw();
+        let usable = |d: &PathBuf| (std::fs::DirBuilder::new().mode(0o700).create(d).is_ok() || d.is_dir()) && is_own(d, uid);
+        let dir = folders(uid).into_iter().find(usable).context("no folder for the control socket")?;
+        let path = dir.join(format!("{dev}.sock"));
+        // What is left of a server that was killed: its mount is gone, or its number would not be ours.
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).with_context(|| path.display().to_string())?;
+        std::thread::Builder::new().name("uxfs-control".into()).spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                // A client that goes away, or is too slow, gets no answer.
+                let _ = answer(&fs, client);
+            }
+        })?;
+        Ok(Control(path))
+    }
+}
+
+fn answer(fs: &Fs, client: UnixStream) -> std::io::Result<()> {
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    let mut question = String::new();
+    BufReader::new((&client).take(LONGEST)).read_line(&mut question)?;
+    let said = match question.trim() {
+        "stats" => {
+            let stats: serde_json::Map<_, _> = fs.stats().into_iter().map(|(k, v)| (k.to_string(), v.into())).collect();
+            serde_json::json!({"stats": stats, "shut_down": fs.shutdown_reason()})
+        }
+        other => serde_json::json!({"error": format!("{other:?} is not known; stats is")}),
+    };
+    writeln!(&client, "{said}")
+}
+
+/// Asks the server of the mount with device number `dev`.
+fn ask(dev: &str, uid: u32, question: &str) -> Result<serde_json::Value> {
+    let own = rustix::process::geteuid().as_raw();
+    let sockets = [uid, own].into_iter().flat_map(|u| folders(u).into_iter().filter(move |d| is_own(d, u)));
+    let found = sockets.map(|d| d.join(format!("{dev}.sock"))).find_map(|p| UnixStream::connect(p).ok());
+    let Some(mut s) = found else { bail!("its server does not answer") };
+    s.set_read_timeout(Some(PATIENCE))?;
+    writeln!(s, "{question}")?;
+    let mut text = String::new();
+    s.read_to_string(&mut text)?;
+    let said: serde_json::Value = serde_json::from_str(&text)?;
+    match said.get("error") {
+        Some(e) => bail!("its server says: {e}"),
+        None => Ok(said),
+    }
+}
+
+/// Prints the counters of a mounted volume, a line each or as JSON.
+///
+/// # Errors
+/// `dir` is not on a mount of uxfs; its server does not answer.
+pub fn stats(dir: &Path, json: bool, out: &mut impl Write) -> Result<()> {
+    let m = crate::mount::mount_of(dir)?;
+    let said = ask(&m.dev, m.uid, "stats").with_context(|| dir.display().to_string())?;
+    if json {
+        writeln!(out, "{said:#}")?;
+        return Ok(());
+    }
+    if let Some(why) = said["shut_down"].as_str() {
+        writeln!(out, "the volume is shut down: {why}")?;
+    }
+    let rows = said["stats"].as_object().context("its server does not say what was asked")?;
+    rows.iter().try_for_each(|(k, v)| writeln!(out, "{k:<20} {v}"))?;
+    Ok(())
+}
