@@ -373,6 +373,15 @@ impl Op {
     }
 }
 
+/// The one region of an item that says that no extent was freed for an intent that never was. The kernel takes no transaction
+/// without an item; this one changes nothing.
+pub fn nothing_done() -> [u8; 16] {
+    let mut b = [0; 16];
+    b[..2].copy_from_slice(&item::EFD.to_le_bytes());
+    b[2..4].copy_from_slice(&1u16.to_le_bytes());
+    b
+}
+
 fn le16(b: &[u8], at: usize) -> u16 {
     get16(b, at).swap_bytes()
 }

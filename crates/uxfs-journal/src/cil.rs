@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use uxfs_device::DeviceRef;
-use uxfs_format::log::BB;
+use uxfs_format::log::{self, BB};
 use uxfs_format::reservation::with_headers;
 use uxfs_format::{CheckpointSeq, Lsn};
 
@@ -101,6 +101,8 @@ struct Order {
 const MAX_IN_FLIGHT: u64 = 2;
 /// Part of the log that the AIL keeps free.
 const FREE_PART: u64 = 4;
+/// Bytes and regions of a checkpoint that only says where the tail is.
+const NOTHING: (i64, i64) = (16, 1);
 /// Most bytes a context gathers before it is pushed: 8 buffers of 256 KiB in flight, 16 times.
 const MAX_CONTEXT: u64 = 32 << 20;
 
@@ -180,8 +182,8 @@ impl Journal {
             stats,
             soft_limit,
         });
-        // A checkpoint without content, which only says where the tail is, can always be written.
-        j.space.force_grant(j.needed(0, 0));
+        // A checkpoint of nothing, which only says where the tail is, can always be written.
+        j.space.force_grant(j.needed(NOTHING.0, NOTHING.1));
         let spawn = |name: &str, f: fn(&Journal)| {
             let weak = Arc::downgrade(&j);
             std::thread::Builder::new().name(name.into()).spawn(move || {
@@ -251,7 +253,7 @@ impl Journal {
 
     /// Bytes that a context of that content takes in the log, headers and padding included.
     fn needed(&self, bytes: i64, regions: i64) -> u64 {
-        let hsize = (BB * self.cfg.bufsize.div_ceil(uxfs_format::log::CYCLE_SPAN)) as u64;
+        let hsize = (BB * self.cfg.bufsize.div_ceil(log::CYCLE_SPAN)) as u64;
         let content = (bytes + 12 * (regions + 3) + 16).max(0) as u64;
         let payload = self.cfg.bufsize as u64 - hsize - 32;
         let records = content.div_ceil(payload) + 1;
@@ -424,7 +426,7 @@ impl Journal {
             } else {
                 if ctx.items.is_empty() {
                     // Out of what is always kept for it, and gives way to it again when the tail moves.
-                    ctx.reserved = self.needed(0, 0);
+                    ctx.reserved = self.needed(NOTHING.0, NOTHING.1);
                     self.space.force_grant(ctx.reserved);
                 }
                 let next = Context { seq: ctx.seq + 1, ..Context::default() };
@@ -456,7 +458,11 @@ impl Journal {
     }
 
     fn write_context(&self, ctx: Context, shadows: Vec<Option<Regions>>) -> Result<(), JournalError> {
-        let regions: Vec<&[u8]> = shadows.iter().flatten().flatten().map(Vec::as_slice).collect();
+        let nothing = log::nothing_done();
+        let mut regions: Vec<&[u8]> = shadows.iter().flatten().flatten().map(Vec::as_slice).collect();
+        if regions.is_empty() {
+            regions.push(&nothing);
+        }
         let streamed = self.wait_order(|o| o.next_stream == ctx.seq).and_then(|()| self.stream_context(&ctx, &regions));
         let durable = streamed.and_then(|(start, last, spans)| {
             // The stream is given up before the wait, so the next context fills buffers while this one is flushed.

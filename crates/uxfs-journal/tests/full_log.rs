@@ -15,6 +15,8 @@ use uxfs_sync::Chance;
 /// Bytes of the log, which lies at the device's begin; behind it each item has a sector.
 const LOG: u64 = 512 << 10;
 const ITEMS: u64 = 24;
+/// Their kind in the log.
+const THING: u16 = 0x123b;
 const UUID: [u8; 16] = [9; 16];
 
 fn geometry() -> LogGeometry {
@@ -33,7 +35,7 @@ struct Thing {
 impl Thing {
     fn regions(&self, version: u64, bytes: usize) -> Regions {
         let mut head = vec![0; 24];
-        head[..2].copy_from_slice(&0x123bu16.to_le_bytes());
+        head[..2].copy_from_slice(&THING.to_le_bytes());
         head[2..4].copy_from_slice(&2u16.to_le_bytes());
         head[8..16].copy_from_slice(&self.number.to_le_bytes());
         head[16..].copy_from_slice(&version.to_le_bytes());
@@ -72,7 +74,7 @@ struct Found(HashMap<u64, u64>);
 impl Replay for Found {
     type Error = JournalError;
     fn transaction(&mut self, pass: u8, _: Lsn, items: &[ReplayItem]) -> Result<(), JournalError> {
-        for i in items.iter().filter(|_| pass == 2) {
+        for i in items.iter().filter(|i| pass == 2 && i.kind() == THING) {
             let word = |at: usize| u64::from_le_bytes(i.regions[0][at..at + 8].try_into().unwrap());
             assert!(i.regions[1].iter().all(|b| *b == word(16) as u8), "a region of other bytes");
             let v = self.0.entry(word(8)).or_default();
