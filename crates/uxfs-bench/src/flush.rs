@@ -284,8 +284,7 @@ fn forces(timing: Timing, p: &Plan) -> Result<()> {
 
 /// The gain over a flush for each record, over what a flush costs. What was published stands at 1.45, with buffers of 32 KiB.
 fn curve(p: &Plan) -> Result<()> {
-    let title =
-        "nvme with other flushes, buffers of 32 KiB, log of 16 MiB: creates/s, stable-tail over every-record (published: 152 851 to 221 533, 1.45)";
+    let title = "nvme with other flushes, buffers of 32 KiB, log of 16 MiB: creates/s, stable-tail over every-record (published: 152 851 to 221 533, 1.45)";
     let mut t = Table::new(title, &["flush us", "every-record", "stable-tail", "gain"]);
     for flush in [0, 100, 300, 1000, 2000, 4000] {
         let timing = Timing { flush, ..NVME };

@@ -4,6 +4,7 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod flush;
+mod limit;
 mod null;
 mod peers;
 mod table;
@@ -50,6 +51,21 @@ enum What {
         #[arg(default_values_t = ["nvme".to_string(), "sata-ssd".to_string()])]
         presets: Vec<String>,
     },
+    /// How large checkpoints become: all variants, in one run
+    CheckpointLimit {
+        /// Files that are made
+        #[arg(long, default_value_t = 600_000)]
+        creates: u64,
+        /// Threads that make them
+        #[arg(long, default_value_t = 16)]
+        threads: u64,
+        /// MiB of the log
+        #[arg(long, default_value_t = 2032)]
+        log: u64,
+        /// Rounds
+        #[arg(long, default_value_t = 3)]
+        rounds: u32,
+    },
     /// Serves a file system that keeps nothing on DIR, until it is unmounted
     Null {
         /// Where
@@ -63,6 +79,7 @@ fn main() -> Result<()> {
         What::JournalFlush { creates, rounds, factor, cpus, log, presets } => {
             flush::run(&flush::Plan { creates, rounds, factor, cpus, log: log << 20, presets })
         }
+        What::CheckpointLimit { creates, threads, log, rounds } => limit::run(limit::Plan { creates, threads, log: log << 20, rounds }),
         What::Null { dir } => null::serve(&dir),
     }
 }

@@ -59,6 +59,9 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
             "logbufs" => r.volume.journal.buffers = number()? as usize,
             "logbsize" => r.volume.journal.bufsize = usize::try_from(size(need()?)?)?,
             "journal_flush" => r.volume.journal.flush = flush_policy(need()?)?,
+            "checkpoint_limit" => {
+                r.volume.journal.limit = need()?.parse().map_err(|e| anyhow!("mount option checkpoint_limit: {e}"))?;
+            }
             "discard" => r.volume.discard = true,
             "nodiscard" => r.volume.discard = false,
             "fsname" => fsname = Some(need()?.to_string()),

@@ -11,6 +11,7 @@
 //! 4. Switching and streaming need no lock of an item, so a thread that holds items may push.
 
 use crate::ail::Ail;
+use crate::budget::{Budget, CheckpointLimit, Who};
 use crate::flush::JournalFlush;
 use crate::item::{LogItem, Regions};
 use crate::space::{Space, Ticket};
@@ -22,7 +23,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uxfs_device::DeviceRef;
 use uxfs_format::log::{self, BB};
 use uxfs_format::reservation::with_headers;
@@ -40,11 +41,15 @@ pub struct JournalConfig {
     pub buffers: usize,
     /// When caches are flushed.
     pub flush: JournalFlush,
+    /// How large checkpoints become.
+    pub limit: CheckpointLimit,
+    /// Bytes of memory that checkpoints may pin, for [`CheckpointLimit::Budget`].
+    pub budget: u64,
 }
 
 impl Default for JournalConfig {
     fn default() -> Self {
-        JournalConfig { bufsize: 32 << 10, buffers: 8, flush: JournalFlush::default() }
+        JournalConfig { bufsize: 32 << 10, buffers: 8, flush: JournalFlush::default(), limit: CheckpointLimit::default(), budget: 64 << 20 }
     }
 }
 
@@ -85,6 +90,8 @@ struct Context {
     bytes: i64,
     regions: i64,
     reserved: u64,
+    /// Bytes of memory that became pinned with it.
+    pinned: i64,
     payloads: Vec<Payload>,
 }
 
@@ -103,6 +110,8 @@ const MAX_IN_FLIGHT: u64 = 2;
 const FREE_PART: u64 = 4;
 /// Bytes and regions of a checkpoint that only says where the tail is.
 const NOTHING: (i64, i64) = (16, 1);
+/// Bytes that a transaction pins at most for each that it reserves: the buffer, which reservations count whole, and what is logged.
+const PINS: u64 = 2;
 /// Most bytes a context gathers before it is pushed: 8 buffers of 256 KiB in flight, 16 times.
 const MAX_CONTEXT: u64 = 32 << 20;
 
@@ -118,6 +127,7 @@ pub struct Journal {
     pub shutdown: Arc<Shutdown>,
     stats: Arc<Stats>,
     space: Arc<Space>,
+    budget: Budget,
     context: Mutex<Context>,
     switched: Condvar,
     order: Mutex<Order>,
@@ -148,7 +158,13 @@ impl Journal {
         cfg.bufsize = cfg.bufsize.next_multiple_of(geo.roundoff.max(1) as usize);
         let shutdown = Arc::new(Shutdown::default());
         let stats = Arc::new(Stats::default());
-        let soft_limit = (geo.size() / 8).min(MAX_CONTEXT);
+        let eighth = geo.size() / 8;
+        let (soft_limit, budget) = match cfg.limit {
+            CheckpointLimit::LogFraction => (eighth, None),
+            CheckpointLimit::Window => (eighth.min(MAX_CONTEXT), None),
+            CheckpointLimit::Budget => (eighth, Some(cfg.budget)),
+        };
+        let budget = Budget::new(budget, shutdown.clone(), stats.clone());
         let ail = Arc::new(Ail::new(tail, shutdown.clone(), stats.clone()));
         let space = Arc::new(Space::new(geo.size(), head, tail, shutdown.clone(), stats.clone()));
         let writer = LogWriter::new(Parts {
@@ -165,6 +181,7 @@ impl Journal {
         let j = Arc::new(Journal {
             ail,
             space,
+            budget,
             writer,
             stream: Mutex::new(Stream::new(geo.clone(), cfg.bufsize, head)),
             context: Mutex::new(Context { seq: 1, ..Context::default() }),
@@ -205,6 +222,11 @@ impl Journal {
         self.stats.snapshot()
     }
 
+    /// Bytes of memory that checkpoints pin now.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.budget.pinned()
+    }
+
     /// Bytes of the log in use, and its size.
     pub fn usage(&self) -> (u64, u64) {
         (self.space.used_bytes(), self.geo.size())
@@ -220,14 +242,21 @@ impl Journal {
     pub fn reserve(&self, unit: u64, count: u32) -> Result<Ticket, JournalError> {
         self.shutdown.check()?;
         self.throttle()?;
+        let promise = self.budget.promise(Who::Newcomer, PINS * unit, &|| self.kick_cil())?;
         let unit = with_headers(unit, self.cfg.bufsize as u64, u64::from(self.geo.roundoff));
-        self.space.reserve(unit, count, &|| self.want_room())
+        match self.space.reserve(unit, count, &|| self.want_room()) {
+            Ok(t) => Ok(Ticket { promise, ..t }),
+            Err(e) => {
+                self.budget.end(promise);
+                Err(e)
+            }
+        }
     }
 
     /// Waits while the open context is far over its limit.
     fn throttle(&self) -> Result<(), JournalError> {
         let mut ctx = self.context.lock();
-        if ctx.bytes <= 2 * self.soft_limit as i64 {
+        if self.cfg.limit == CheckpointLimit::LogFraction || ctx.bytes <= 2 * self.soft_limit as i64 {
             return Ok(());
         }
         Stats::add(&self.stats.throttled, 1);
@@ -265,7 +294,7 @@ impl Journal {
     /// The space it needs moves from the ticket to the checkpoint; the ticket stays the caller's, to roll or release.
     pub fn commit(&self, ticket: &mut Ticket, commit: Commit) -> CheckpointSeq {
         let mut ctx = self.context.lock();
-        let mut items = commit.items;
+        let (mut items, before, mut held) = (commit.items, ctx.bytes, 0);
         for (intent, done, regions) in commit.done {
             let s = intent.state();
             if s.seq.load(Ordering::Acquire) == ctx.seq
@@ -287,10 +316,17 @@ impl Journal {
                 ctx.regions -= old.len() as i64;
             }
             if s.seq.swap(ctx.seq, Ordering::AcqRel) != ctx.seq {
-                s.pins.fetch_add(1, Ordering::AcqRel);
+                if s.pins.fetch_add(1, Ordering::AcqRel) == 0 {
+                    held += item.held_bytes() as i64;
+                }
                 ctx.items.push(item);
             }
         }
+        // What it pins takes the place of the promise.
+        let pins = held + ctx.bytes - before;
+        ctx.pinned += pins;
+        self.budget.pin(pins);
+        self.budget.end(ticket.promise.take());
         ctx.payloads.extend(commit.payloads);
         let needed = self.needed(ctx.bytes, ctx.regions);
         if needed > ctx.reserved {
@@ -303,7 +339,7 @@ impl Journal {
             ticket.left -= delta;
             ctx.reserved = needed;
         }
-        let (seq, full) = (ctx.seq, ctx.bytes > self.soft_limit as i64);
+        let (seq, full) = (ctx.seq, self.is_full(&ctx));
         drop(ctx);
         if full {
             self.kick_cil();
@@ -311,17 +347,28 @@ impl Journal {
         CheckpointSeq(seq)
     }
 
-    /// Makes the next link of a rolling transaction ready; may wait for space.
+    /// True if a context should be written: it holds enough, or others wait for the memory that it pins.
+    fn is_full(&self, ctx: &Context) -> bool {
+        let bound = self.cfg.limit == CheckpointLimit::Budget;
+        ctx.bytes > self.soft_limit as i64
+            // One gathers while one is written, and both fit what newcomers may have.
+            || bound && (ctx.pinned > (self.cfg.budget / 8 * 3) as i64 || !ctx.items.is_empty() && self.budget.has_waiters())
+    }
+
+    /// Makes the next link of a rolling transaction ready; may wait for space, and for memory.
     ///
     /// # Errors
     /// The volume is shut down.
     pub fn regrant(&self, ticket: &mut Ticket) -> Result<(), JournalError> {
         debug_assert!(ticket.permanent, "only permanent tickets roll");
+        self.budget.end(ticket.promise.take());
+        ticket.promise = self.budget.promise(Who::Roller, PINS * ticket.unit, &|| self.kick_cil())?;
         self.space.regrant(ticket, &|| self.want_room())
     }
 
     /// Gives back what a ticket did not use.
-    pub fn release(&self, ticket: Ticket) {
+    pub fn release(&self, mut ticket: Ticket) {
+        self.budget.end(ticket.promise.take());
         self.space.release(ticket);
     }
 
@@ -398,6 +445,7 @@ impl Journal {
     pub fn fail(&self, why: impl Into<String>) {
         self.shutdown.set(why);
         self.space.wake();
+        self.budget.wake();
         self.switched.notify_all();
         self.ordered.notify_all();
         self.writer.wake();
@@ -476,11 +524,15 @@ impl Journal {
         let ok = durable.is_ok();
         if let Ok((start, commit)) = durable {
             let live: Vec<_> = ctx.items.iter().zip(&shadows).filter_map(|(i, s)| Some((i, s.as_ref()?))).collect();
+            let begin = Instant::now();
             self.ail.insert_checkpoint(&live, start, commit);
+            Stats::add(&self.stats.insert_us, begin.elapsed().as_micros() as u64);
+            Stats::add(&self.stats.checkpoint_items, live.len() as u64);
         }
-        for i in &ctx.items {
-            i.state().pins.fetch_sub(1, Ordering::AcqRel);
-        }
+        let free = |i: &Arc<dyn LogItem>| if i.state().pins.fetch_sub(1, Ordering::AcqRel) == 1 { i.held_bytes() as i64 } else { 0 };
+        let held: i64 = ctx.items.iter().map(free).sum();
+        drop(shadows);
+        self.budget.pin(-held - ctx.bytes);
         for p in ctx.payloads {
             p(ok);
         }
@@ -539,7 +591,7 @@ impl Journal {
             }
         }
         let ctx = self.context.lock();
-        if ctx.bytes > self.soft_limit as i64 {
+        if self.is_full(&ctx) {
             let seq = ctx.seq;
             drop(ctx);
             let _ = self.push(seq, false);

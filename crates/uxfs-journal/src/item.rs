@@ -87,4 +87,9 @@ pub trait LogItem: Send + Sync {
 
     /// Tries to write the item home; never waits.
     fn push(&self) -> Push;
+
+    /// Bytes of memory that cannot be given up while the item is pinned, beside what it logs; always the same.
+    fn held_bytes(&self) -> u64 {
+        0
+    }
 }

@@ -4,6 +4,7 @@
 //! The rules and their numbers are in `docs/journal.md`.
 
 mod ail;
+mod budget;
 mod cil;
 mod flush;
 mod head;
@@ -16,6 +17,7 @@ mod stream;
 mod writer;
 
 pub use ail::{Ail, WriteUnit};
+pub use budget::CheckpointLimit;
 pub use cil::{Commit, Completion, Journal, JournalConfig, Payload};
 pub use flush::JournalFlush;
 pub use head::{LogState, clear_stale, find_log_state, set_last_uuid};

@@ -7,6 +7,7 @@
 //! 2. Waiters are served in order, newcomers behind those who wait.
 //! 3. Whoever waits has the AIL pushed to make room.
 
+use crate::budget::Promise;
 use crate::stats::Stats;
 use crate::{JournalError, Shutdown};
 use parking_lot::{Condvar, Mutex};
@@ -26,6 +27,8 @@ pub struct Ticket {
     pub(crate) left: u64,
     /// True if it may roll.
     pub(crate) permanent: bool,
+    /// What the running link may still pin.
+    pub(crate) promise: Option<Promise>,
 }
 
 #[derive(Debug, Default)]
@@ -132,7 +135,7 @@ impl Space {
             return Err(JournalError::Unsupported(format!("a reservation of {need} bytes does not fit a log of {} bytes", self.size)));
         }
         self.wait(Head::Reserve, need, push)?;
-        Ok(Ticket { unit, count, left: unit, permanent: count > 1 })
+        Ok(Ticket { unit, count, left: unit, permanent: count > 1, promise: None })
     }
 
     /// Ends a link of a rolling transaction and makes the next one ready.

@@ -49,6 +49,10 @@ stats! {
     checkpoints,
     /// Bytes of items in them.
     checkpoint_bytes,
+    /// Items in them.
+    checkpoint_items,
+    /// Microseconds in which they were put into the AIL.
+    insert_us,
     /// Most checkpoints in flight at once.
     in_flight_peak,
     /// Times the log wrapped.
@@ -61,6 +65,10 @@ stats! {
     whiteouts,
     /// Commits that had to wait for a full checkpoint.
     throttled,
+    /// Most bytes of memory that checkpoints which were not durable held at once: whole buffers, inodes, and what they log.
+    pinned_peak,
+    /// Transactions that had to wait for such memory.
+    sleep_budget,
     /// Tickets that logged more than they reserved.
     overruns,
 }

@@ -176,7 +176,7 @@ impl LogWriter {
             }
             self.shutdown.check()?;
             if f.running {
-                uxfs_sync::blocking(|| self.flushed.wait(&mut f));
+                uxfs_sync::blocking(|| self.flushed.wait_for(&mut f, RECHECK));
                 continue;
             }
             f.running = true;
@@ -285,12 +285,17 @@ impl LogWriter {
     }
 
     fn write_lane(self: &Arc<Self>, queue: &Queue) -> Result<(), JournalError> {
+        let mut res = Ok(());
         loop {
             let batch = queue.next();
             if batch.is_empty() {
-                return Ok(());
+                return res;
             }
-            self.write_batch(&batch)?;
+            // After a failure it goes on to take records, or whoever makes them would wait for ever.
+            res = res.and_then(|()| self.write_batch(&batch));
+            if let Err(e) = &res {
+                self.shutdown.set(format!("the log cannot be written: {e}"));
+            }
         }
     }
 

@@ -87,7 +87,7 @@ impl Replay for Found {
 /// Commits `rounds` versions from two threads, some forced; the record of the device, and when which version was promised.
 fn work(flush: JournalFlush, rounds: u64, seed: u64) -> (Trace, StatsSnapshot) {
     let base: DeviceRef = Arc::new(Timed::new(Arc::new(Memory::new(LOG + ITEMS * 512)), Timing { flush: 100, ..NVME }, 1.0));
-    let cfg = JournalConfig { bufsize: 16 << 10, buffers: 4, flush };
+    let cfg = JournalConfig { bufsize: 16 << 10, buffers: 4, flush, ..JournalConfig::default() };
     // As mkfs does, a log begins with a record that says that it was unmounted.
     let j = Journal::start(base.clone(), base.clone(), geometry(), cfg.clone(), Lsn::new(1, 0), Lsn::new(1, 0));
     j.unmount().unwrap();

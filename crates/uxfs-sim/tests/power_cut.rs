@@ -98,7 +98,7 @@ fn every_flush_policy_survives_any_cut() {
         for external in [false, true] {
             let seed = 60 + 2 * n as u64 + u64::from(external);
             let (bufsize, buffers) = if external { (256 << 10, 8) } else { (16 << 10, 2) };
-            let journal = JournalConfig { bufsize, buffers, flush };
+            let journal = JournalConfig { bufsize, buffers, flush, ..JournalConfig::default() };
             let j = run(&Shape { external, journal, newest: n % 2 == 0, seed, ..Shape::default() }).unwrap();
             cut(&j, &Plan { between: 80, kernel: 30, seed, ..Plan::default() });
             // A log that wraps, on a device that is slow to flush: metadata goes home meanwhile.

@@ -159,6 +159,7 @@ impl Fs {
         let mut all = vol.journal.stats().entries();
         let (used, size) = vol.journal.usage();
         all.extend([("log_used_bytes", used), ("log_size_bytes", size), ("ail_items", vol.journal.ail.len() as u64)]);
+        all.push(("pinned_bytes", vol.journal.pinned_bytes()));
         all.push(("discarded_bytes", vol.discards.as_ref().map_or(0, |d| d.bytes.load(Ordering::Relaxed))));
         all
     }

@@ -301,6 +301,9 @@ pub(crate) fn cluster_place(g: &uxfs_format::Geometry, ino: Ino) -> (uxfs_format
     (g.ag_daddr(agno, uxfs_format::AgBlock(first)), cb * g.bb_per_block(), slot as usize * g.inodesize as usize)
 }
 
+/// Bytes of an inode in memory, without long extent lists.
+const HELD: u64 = 1024;
+
 impl LogItem for Inode {
     fn state(&self) -> &ItemState {
         &self.item
@@ -312,6 +315,10 @@ impl LogItem for Inode {
     }
 
     /// Writes its cluster home, with every other inode in it that may go.
+    fn held_bytes(&self) -> u64 {
+        HELD
+    }
+
     fn push(&self) -> Push {
         if self.item.is_pinned() {
             return Push::Pinned;

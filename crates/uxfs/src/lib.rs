@@ -31,4 +31,4 @@ pub use mount::{
 pub use namespace::Rename;
 pub use uxfs_format::acl::{Acl, Entry as AclEntry, tag as acl_tag};
 pub use uxfs_format::inode::Timestamp;
-pub use uxfs_journal::{Hole, JournalConfig, JournalFlush, set_hole};
+pub use uxfs_journal::{CheckpointLimit, Hole, JournalConfig, JournalFlush, set_hole};

@@ -241,7 +241,10 @@ impl Mount {
         });
         // A dirty log's tail stays where it is until what was replayed has been flushed, which it has; but its intents
         // may still be unfinished, and they hold the tail themselves.
-        let journal = Journal::start(dev.clone(), log_dev, geo, o.journal.clone(), state.head, if dirty { state.tail } else { state.head });
+        let tail = if dirty { state.tail } else { state.head };
+        // What checkpoints pin are buffers, above all: no more than may be cached.
+        let cfg = JournalConfig { budget: o.journal.budget.min(o.memory as u64 / 4), ..o.journal.clone() };
+        let journal = Journal::start(dev.clone(), log_dev, geo, cfg, state.head, tail);
         let vol = Arc::new(Volume {
             res: Reservations::of(&g),
             bufs: BufferCache::new(dev.clone(), o.memory / 4),

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use uxfs::{AttrName, Error, Fs, Options, SetAttr, SetMode};
+use uxfs::{AttrName, CheckpointLimit, Error, Fs, JournalConfig, Options, SetAttr, SetMode};
 use uxfs_device::{Device, DeviceRef, Faulty, Memory, WriteFlags};
 use uxfs_mkfs::Features;
 
@@ -335,4 +335,68 @@ fn inodes_are_not_logged_after_their_chunk_was_freed() {
     );
     drop(img.kernel_mount());
     img.repair_is_silent();
+}
+
+/// Many threads whose transactions roll, on a log far larger than the memory that checkpoints may pin: they pin no more, and
+/// all of them go on.
+#[test]
+fn checkpoints_pin_no_more_than_their_budget() {
+    let peak = |limit, memory: usize| {
+        let dev: Arc<dyn Device> = Arc::new(Memory::new(4 << 30));
+        let o = uxfs_mkfs::Options { log_size: Some(512 << 20), ..uxfs_mkfs::Options::new(4 << 30, [1; 16]) };
+        uxfs_mkfs::format(&*dev, &o).unwrap();
+        let journal = JournalConfig { limit, ..JournalConfig::default() };
+        let fs = Fs::open(dev.clone(), Options { commit: 0, memory, journal, ..Options::default() }).unwrap();
+        let start = std::time::Instant::now();
+        std::thread::scope(|s| {
+            for t in 0..16 {
+                let fs = &fs;
+                s.spawn(move || {
+                    let d = fs.create(fs.root(), format!("d{t}").as_bytes(), dir(0o755)).unwrap().ino;
+                    for i in 0..1500 {
+                        let name = format!("a name that is not short {i}");
+                        let f = fs.create(d, name.as_bytes(), file(0o644)).unwrap().ino;
+                        if i % 5 == 0 {
+                            fs.set_attr(f, AttrName { namespace: 0, name: b"a" }, &[7; 3000], SetMode::Any).unwrap();
+                        }
+                        if i % 3 == 0 {
+                            fs.unlink(d, name.as_bytes()).unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        assert!(start.elapsed().as_secs() < 120, "{limit}: {:?}", start.elapsed());
+        let stats: std::collections::HashMap<_, _> = fs.stats().into_iter().collect();
+        fs.unmount().unwrap();
+        let r = uxfs_check::check(&*dev).unwrap();
+        assert!(r.is_sound(), "{:?}", r.findings);
+        (stats["pinned_peak"], stats["sleep_budget"], stats["checkpoints"])
+    };
+    let (small, waited, _) = peak(CheckpointLimit::Budget, 16 << 20);
+    assert!(small <= 4 << 20 && waited > 0, "{small} bytes pinned, {waited} waits");
+    let (large, ..) = peak(CheckpointLimit::LogFraction, 64 << 20);
+    assert!(large > 4 * small, "without a bound only {large} bytes were pinned");
+}
+
+/// The device fails while a checkpoint of many records is written: nobody waits for what will never be written.
+#[test]
+fn a_device_that_fails_in_a_long_checkpoint_stops_everybody() {
+    for allowed in [0, 1, 3, 10, 40] {
+        let base: DeviceRef = Arc::new(Memory::new(300 * MIB));
+        uxfs_mkfs::format(&*base, &uxfs_mkfs::Options::new(300 * MIB, [2; 16])).unwrap();
+        let dev = Arc::new(Faulty::new(base, i64::MAX));
+        let fs = Fs::open(dev.clone(), Options { commit: 0, ..Options::default() }).unwrap();
+        for i in 0..10_000 {
+            fs.create(fs.root(), format!("file {i}").as_bytes(), file(0o644)).unwrap();
+        }
+        let (tx, rx) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            dev.allow(allowed);
+            let refused = fs.sync().is_err();
+            drop(fs);
+            tx.send(refused).unwrap();
+        });
+        assert_eq!(rx.recv_timeout(Duration::from_secs(20)), Ok(true), "{allowed} writes passed");
+    }
 }

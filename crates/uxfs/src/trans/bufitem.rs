@@ -186,6 +186,10 @@ impl LogItem for BufItem {
         None
     }
 
+    fn held_bytes(&self) -> u64 {
+        u64::from(self.buf.bbs()) * 512
+    }
+
     fn push(&self) -> Push {
         if self.state.is_pinned() {
             return Push::Pinned;

@@ -1,0 +1,127 @@
+//! The variants of [`CheckpointLimit`] beside each other: threads that create as fs_mark does, on a large log in memory.
+
+use crate::table::Table;
+use anyhow::{Result, ensure};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use uxfs::{CheckpointLimit, Fs, JournalConfig, Make, Options};
+use uxfs_device::{DeviceRef, Memory};
+
+/// What is run.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    /// Files that are made.
+    pub creates: u64,
+    /// Threads that make them.
+    pub threads: u64,
+    /// Bytes of the log.
+    pub log: u64,
+    /// Rounds.
+    pub rounds: u32,
+}
+
+/// One run.
+struct Run {
+    took: Duration,
+    stats: HashMap<&'static str, u64>,
+}
+
+/// Makes files in as many directories as there are threads, with so many bytes of memory for the volume.
+fn work(limit: CheckpointLimit, memory: usize, p: Plan) -> Result<Run> {
+    let size = 16 << 30;
+    let dev: DeviceRef = Arc::new(Memory::new(size));
+    let o = uxfs_mkfs::Options { log_size: Some(p.log), ..uxfs_mkfs::Options::new(size, [6; 16]) };
+    uxfs_mkfs::format(&*dev, &o)?;
+    let journal = JournalConfig { limit, ..JournalConfig::default() };
+    let fs = Fs::open(dev, Options { journal, memory, commit: 0, ..Options::default() })?;
+    let file = Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0), umask: 0 };
+    let start = Instant::now();
+    std::thread::scope(|s| {
+        let jobs: Vec<_> = (0..p.threads)
+            .map(|t| {
+                let fs = &fs;
+                s.spawn(move || -> uxfs::Result<()> {
+                    let d = fs.create(fs.root(), format!("dir{t}").as_bytes(), Make { mode: 0o040_755, ..file })?.ino;
+                    (t..p.creates)
+                        .step_by(p.threads as usize)
+                        .try_for_each(|i| fs.create(d, format!("file{i:08}").as_bytes(), file).map(drop))
+                })
+            })
+            .collect();
+        jobs.into_iter().try_for_each(|j| j.join().unwrap_or(Ok(())))
+    })?;
+    fs.sync()?;
+    let took = start.elapsed();
+    ensure!(fs.shutdown_reason().is_none(), "the volume was shut down");
+    Ok(Run { took, stats: fs.stats().into_iter().collect() })
+}
+
+/// Runs all variants.
+///
+/// # Errors
+/// A volume could not be used.
+pub fn run(p: Plan) -> Result<()> {
+    let title = format!(
+        "{} creates by {} threads, log of {} MiB, memory 256 MiB, device in memory, {} rounds",
+        p.creates,
+        p.threads,
+        p.log >> 20,
+        p.rounds
+    );
+    let mut t = Table::new(
+        &title,
+        &[
+            "limit",
+            "creates/s",
+            "±",
+            "checkpoints",
+            "objects each",
+            "insert ms each",
+            "pinned MiB at peak",
+            "log bytes/create",
+            "waits",
+            "flushes",
+        ],
+    );
+    // Alternating, so that what the machine does meanwhile meets all of them.
+    let mut runs: Vec<Vec<Run>> = CheckpointLimit::ALL.iter().map(|_| Vec::new()).collect();
+    for _ in 0..p.rounds {
+        for (i, limit) in CheckpointLimit::ALL.into_iter().enumerate() {
+            runs[i].push(work(limit, 256 << 20, p)?);
+        }
+    }
+    for (limit, r) in CheckpointLimit::ALL.into_iter().zip(&runs) {
+        let rates: Vec<f64> = r.iter().map(|r| p.creates as f64 / r.took.as_secs_f64()).collect();
+        let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+        let spread = (rates.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / rates.len() as f64).sqrt();
+        let s = |name: &str| r[0].stats.get(name).copied().unwrap_or(0) as f64;
+        let n = s("checkpoints").max(1.0);
+        t.row([
+            limit.to_string(),
+            format!("{mean:.0}"),
+            format!("{spread:.0}"),
+            format!("{n:.0}"),
+            format!("{:.0}", s("checkpoint_items") / n),
+            format!("{:.1}", s("insert_us") / n / 1e3),
+            format!("{:.1}", s("pinned_peak") / 1048576.0),
+            format!("{:.0}", s("blocks") * 512.0 / p.creates as f64),
+            format!("{:.0}", s("sleep_budget") + s("throttled")),
+            format!("{:.0}", s("flushes")),
+        ]);
+    }
+    drop(t);
+    let mut t = Table::new(
+        "memory that checkpoints pin at peak, in MiB, over what the volume may use",
+        &["limit", "16 MiB", "32 MiB", "64 MiB", "256 MiB"],
+    );
+    for limit in CheckpointLimit::ALL {
+        let mut row = vec![limit.to_string()];
+        for memory in [16, 32, 64, 256] {
+            let r = work(limit, memory << 20, p)?;
+            row.push(format!("{:.1}", r.stats.get("pinned_peak").copied().unwrap_or(0) as f64 / 1048576.0));
+        }
+        t.row(row);
+    }
+    Ok(())
+}
