@@ -1,4 +1,4 @@
-//! `cargo xtask check | tidy | tools | test [--long] | matrix | holes | demo`
+//! `cargo xtask check | tidy | tools | test [--long] | matrix | holes | power-cut [--long] | demo`
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
@@ -104,6 +104,13 @@ fn holes() -> Result<()> {
     Ok(())
 }
 
+/// Cuts random workloads, and more of them if `long`; says what was reached.
+fn power_cut(long: bool) -> Result<()> {
+    tools()?;
+    let args = ["test", "--profile", "checked", "-p", "uxfs-sim", "--test", "power_cut", "random", "--", "--nocapture"];
+    if long { with_variable(&args, "UXFS_LONG") } else { cargo(&args) }
+}
+
 fn demo() -> Result<()> {
     // Without it only root can mount; the demo goes on without a mount then.
     if let Err(e) = packages(&["fusermount3"], &["fuse3"]) {
@@ -123,7 +130,8 @@ fn main() -> Result<()> {
         Some("test") => test(std::env::args().nth(2).as_deref() == Some("--long")),
         Some("matrix") => matrix(),
         Some("holes") => holes(),
+        Some("power-cut") => power_cut(std::env::args().nth(2).as_deref() == Some("--long")),
         Some("demo") => demo(),
-        _ => bail!("usage: cargo xtask check | tidy | tools | test [--long] | matrix | holes | demo"),
+        _ => bail!("usage: cargo xtask check | tidy | tools | test [--long] | matrix | holes | power-cut [--long] | demo"),
     }
 }

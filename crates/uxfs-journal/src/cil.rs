@@ -16,7 +16,7 @@ use crate::flush::JournalFlush;
 use crate::item::{LogItem, Regions};
 use crate::space::{Space, Ticket};
 use crate::stats::{Stats, StatsSnapshot};
-use crate::stream::{LogGeometry, SealedRecord, Stream};
+use crate::stream::{LogGeometry, SealedRecord, Stream, Tails};
 use crate::writer::{LogWriter, Parts};
 use crate::{JournalError, PanicGuard, RECHECK, Shutdown};
 use parking_lot::{Condvar, Mutex};
@@ -560,9 +560,9 @@ impl Journal {
                 total += r.bytes.len() as u64;
                 emit(r)
             };
-            s.checkpoint(tid, regions, (&|| self.writer.record_tail(), &|spans| self.writer.commit_tail(spans)), &self.stats, &mut counted)
+            let tails = Tails { record: &|at| self.writer.record_tail(at), commit: &|at, spans| self.writer.commit_tail(at, spans) };
+            s.checkpoint(tid, regions, tails, &self.stats, &mut counted)
         })?;
-        self.writer.note(&last);
         if total + last.bytes.len() as u64 > ctx.reserved {
             Stats::add(&self.stats.overruns, 1);
         }

@@ -62,6 +62,14 @@ pub(crate) struct Stream {
     sealed: u64,
 }
 
+/// Who says which tail a record bears that begins at a place.
+pub(crate) struct Tails<'a> {
+    /// Of a record.
+    pub(crate) record: &'a dyn Fn(u64) -> Lsn,
+    /// Of the last one, which is told whether there were others before it.
+    pub(crate) commit: &'a dyn Fn(u64, bool) -> Lsn,
+}
+
 /// A record being filled.
 struct Open {
     buf: Vec<u8>,
@@ -119,12 +127,11 @@ impl Stream {
 
     /// Cuts a checkpoint into records and hands each to `emit` as it is full; the last, with the commit, is returned.
     ///
-    /// `tails` gives the tail for a record, and for the last, which is told whether there were others before it.
     pub(crate) fn checkpoint<E>(
         &mut self,
         tid: u32,
         regions: &[&[u8]],
-        tails: (&dyn Fn() -> Lsn, &dyn Fn(bool) -> Lsn),
+        tails: Tails<'_>,
         stats: &Stats,
         emit: &mut dyn FnMut(SealedRecord) -> Result<(), E>,
     ) -> Result<(Lsn, SealedRecord), E> {
@@ -145,7 +152,7 @@ impl Stream {
                 // A piece needs its header and at least four bytes: less room starts a new record.
                 if room < OP_HEADER + 4 {
                     let full = std::mem::replace(&mut open, self.open());
-                    let sealed = self.seal(full, tails.0(), stats);
+                    let sealed = self.seal(full, (tails.record)(self.sealed), stats);
                     emit(sealed)?;
                     continue;
                 }
@@ -167,12 +174,12 @@ impl Stream {
         }
         if self.limit().saturating_sub(open.buf.len()) < OP_HEADER {
             let full = std::mem::replace(&mut open, self.open());
-            let sealed = self.seal(full, tails.0(), stats);
+            let sealed = self.seal(full, (tails.record)(self.sealed), stats);
             emit(sealed)?;
         }
         put_op(&mut open, op(op_flag::COMMIT), &[]);
         let spans = self.head != start;
-        Ok((start, self.seal(open, tails.1(spans), stats)))
+        Ok((start, self.seal(open, (tails.commit)(self.sealed, spans), stats)))
     }
 
     /// The record that says that the volume was unmounted.

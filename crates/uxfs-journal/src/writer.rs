@@ -35,8 +35,8 @@ struct Flushes {
 struct Window {
     /// All before this is durable.
     durable: u64,
-    /// All before this was made.
-    sealed: u64,
+    /// All before this was written, but for what is outstanding.
+    written: u64,
     /// Where records begin that are not yet written.
     outstanding: BTreeSet<u64>,
     /// Where records begin that recovery may find to be the last one, and the tail of each.
@@ -47,7 +47,7 @@ struct Window {
 impl Window {
     /// How far a flush that begins now makes the log safe.
     fn reach(&self) -> u64 {
-        self.outstanding.first().map_or(self.sealed, |at| self.sealed.min(*at))
+        self.outstanding.first().copied().unwrap_or(self.written)
     }
 }
 
@@ -147,19 +147,24 @@ impl LogWriter {
         self.flushes.lock().stable
     }
 
-    /// The tail of a record; `flushed` if a flush will begin after this and complete before the record is written.
-    fn tail(&self, flushed: bool) -> Lsn {
-        if flushed || self.trusts_unflushed() { self.ail.tail() } else { self.stable_tail() }
+    /// The tail of a record that begins at `at`; `flushed` if a flush will begin after this and complete before the record is
+    /// written. From here on the record counts as one that recovery may find to be the last.
+    fn begin_record(&self, at: u64, flushed: bool) -> Lsn {
+        let mut w = self.window.lock();
+        let tail = if flushed || self.trusts_unflushed() { self.ail.tail() } else { self.stable_tail() };
+        w.outstanding.insert(at);
+        w.ends.insert(at, tail);
+        tail
     }
 
-    /// The tail of a record within a checkpoint.
-    pub(crate) fn record_tail(&self) -> Lsn {
-        self.tail(self.policy.each_record())
+    /// The tail of a record within a checkpoint, which is about to be made.
+    pub(crate) fn record_tail(&self, at: u64) -> Lsn {
+        self.begin_record(at, self.policy.each_record())
     }
 
-    /// The tail of a commit record; `spans` if the checkpoint has records before it.
-    pub(crate) fn commit_tail(&self, spans: bool) -> Lsn {
-        self.tail(self.policy.flushes_before_commit(spans))
+    /// The tail of a commit record, which is about to be made; `spans` if the checkpoint has records before it.
+    pub(crate) fn commit_tail(&self, at: u64, spans: bool) -> Lsn {
+        self.begin_record(at, self.policy.flushes_before_commit(spans))
     }
 
     /// A token for [`LogWriter::flush_since`]: data that has completed by now.
@@ -243,11 +248,11 @@ impl LogWriter {
                 match lanes.is_empty() {
                     false => first.drain(..).try_for_each(|r| self.hand_over(send.as_ref(), r)),
                     // The host has no thread for it: this one writes.
-                    true => self.write_own(&std::mem::take(&mut first)),
+                    true => self.write_batch(&std::mem::take(&mut first)),
                 }
             });
             send.take();
-            let mut written = if lanes.is_empty() { self.write_own(&first) } else { Ok(()) };
+            let mut written = if lanes.is_empty() { self.write_batch(&first) } else { Ok(()) };
             for l in lanes {
                 let res = uxfs_sync::blocking(|| l.join());
                 written = written.and(res.unwrap_or_else(|_| Err(JournalError::Shutdown("a thread that writes the log panicked".into()))));
@@ -256,22 +261,8 @@ impl LogWriter {
         })
     }
 
-    fn write_own(self: &Arc<Self>, records: &[SealedRecord]) -> Result<(), JournalError> {
-        records.iter().for_each(|r| self.note(r));
-        self.write_batch(records)
-    }
-
-    /// Notes a record that was made and will be written.
-    pub(crate) fn note(&self, r: &SealedRecord) {
-        let mut w = self.window.lock();
-        w.outstanding.insert(r.at);
-        w.ends.insert(r.at, r.tail);
-        w.sealed = r.end();
-    }
-
     /// Gives a record to the thread that writes; waits while all buffers are in use.
     fn hand_over(&self, send: Option<&SyncSender<SealedRecord>>, r: SealedRecord) -> Result<(), JournalError> {
-        self.note(&r);
         let gone = || JournalError::Shutdown(self.shutdown.reason().unwrap_or("the log cannot be written").into());
         let Some(send) = send else { return Err(gone()) };
         match send.try_send(r) {
@@ -331,6 +322,7 @@ impl LogWriter {
         }
         let mut w = self.window.lock();
         w.outstanding.retain(|at| !(first.at..last.end()).contains(at));
+        w.written = w.written.max(last.end());
         self.moved.notify_all();
         // Half of the window is full: its flush can go on beside the writing of the other half.
         let half = w.reach().saturating_sub(w.durable) > WINDOW / 2;
@@ -470,7 +462,7 @@ impl LogWriter {
         Stats::add(&self.stats.fua, 1);
         let mut w = self.window.lock();
         w.outstanding.remove(&r.at);
-        w.sealed = w.sealed.max(r.end());
+        w.written = w.written.max(r.end());
         // A commit record before it may still be waiting for its turn.
         if w.outstanding.first().is_none_or(|at| *at > r.at) {
             w.durable = w.durable.max(r.end());

@@ -6,10 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use uxfs_device::{Device, FileDevice, Memory, OpenMode};
 
-/// A folder in memory-backed storage where there is one, removed when dropped.
-struct Folder(PathBuf);
+/// A folder in memory-backed storage where there is one, removed when dropped; kept with `UXFS_KEEP`, if what is in it was refused.
+struct Folder(PathBuf, bool);
 
 impl Folder {
     fn new() -> std::io::Result<Folder> {
@@ -18,13 +19,15 @@ impl Folder {
         let base = if shm.is_dir() { shm.to_path_buf() } else { std::env::temp_dir() };
         let dir = base.join(format!("uxfs-sim-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
         std::fs::create_dir_all(dir.join("mnt"))?;
-        Ok(Folder(dir))
+        Ok(Folder(dir, false))
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        if !self.1 || std::env::var_os("UXFS_KEEP").is_none() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
     }
 }
 
@@ -65,6 +68,17 @@ fn spill(image: &Memory, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Opens an image that the kernel had: its loop device goes a moment after the mount, while others look for a free one.
+fn open(file: &Path) -> std::io::Result<FileDevice> {
+    for _ in 0..100 {
+        match FileDevice::open(file, OpenMode::ReadOnly) {
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(50)),
+            r => return r,
+        }
+    }
+    FileDevice::open(file, OpenMode::ReadOnly)
+}
+
 /// The newest release, which knows all features; `cargo xtask tools` puts it there.
 fn newest_repair() -> String {
     let home = || std::env::var("HOME").unwrap_or_else(|_| "/root".into()) + "/.cache";
@@ -86,7 +100,7 @@ fn loop_device(file: &Path) -> Result<Undo, String> {
 /// The kernel does not mount them, or `xfs_repair -n` finds something afterwards; in words.
 pub fn recover(images: &[Memory]) -> Result<Vec<Memory>, String> {
     let say = |e: std::io::Error| e.to_string();
-    let dir = Folder::new().map_err(say)?;
+    let mut dir = Folder::new().map_err(say)?;
     let files: Vec<PathBuf> = (0..images.len()).map(|i| dir.0.join(format!("image{i}"))).collect();
     images.iter().zip(&files).try_for_each(|(i, f)| spill(i, f)).map_err(say)?;
     let log = files.get(1).map(|f| loop_device(f)).transpose()?;
@@ -94,6 +108,7 @@ pub fn recover(images: &[Memory]) -> Result<Vec<Memory>, String> {
     let options = log.as_ref().map_or("loop,nouuid".into(), |l| format!("loop,nouuid,logdev={}", l.2.display()));
     let o = oracle("mount", &["-t".as_ref(), "xfs".as_ref(), "-o".as_ref(), options.as_ref(), files[0].as_ref(), mnt.as_ref()])?;
     if !o.status.success() {
+        dir.1 = true;
         return Err(format!("the kernel does not mount it (needs root): {}", said(&o)));
     }
     drop(Undo("umount", &[], mnt));
@@ -107,6 +122,6 @@ pub fn recover(images: &[Memory]) -> Result<Vec<Memory>, String> {
     if !o.status.success() {
         return Err(format!("xfs_repair -n after the kernel's recovery: {}", said(&o)));
     }
-    let read = |f: &PathBuf| Memory::copy_of(&FileDevice::open(f, OpenMode::ReadOnly)?);
+    let read = |f: &PathBuf| Memory::copy_of(&open(f)?);
     files.iter().map(read).collect::<Result<_, _>>().map_err(say)
 }

@@ -1,8 +1,10 @@
 //! Workloads are cut in many places; what recovery makes of it is sound and what was promised.
 
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
-use uxfs::{AttrName, Fs, JournalConfig, JournalFlush, Make, Options, SetMode};
+use std::sync::atomic::{AtomicU64, Ordering};
+use uxfs::{AttrName, CheckpointLimit, Fs, JournalConfig, JournalFlush, Make, Options, SetMode};
 use uxfs_device::timed::{NVME, Timing};
 use uxfs_device::{Device, DeviceRef, Memory, Recorder, WriteFlags};
 use uxfs_journal::{Journal, LogGeometry, find_log_state};
@@ -265,4 +267,74 @@ fn a_volume_that_grows_has_its_old_size_or_its_new_one() {
     assert_eq!(sizes, HashSet::from([40 * MIB / 4096, 50 * MIB / 4096]));
     let (_, damage) = grow_and_cut(false);
     assert!(!damage.is_empty());
+}
+
+/// A workload of any kind: everything that can be chosen is left to the seed.
+fn any_shape(seed: u64) -> Shape {
+    let c = Chance::seeded(seed);
+    let half = || c.below(2) == 0;
+    let journal = JournalConfig {
+        bufsize: (16 << 10) << c.below(5),
+        buffers: 2 + c.below(7) as usize,
+        flush: [JournalFlush::StableTail, JournalFlush::StableTail, JournalFlush::PerCheckpoint, JournalFlush::EveryRecord]
+            [c.below(4) as usize],
+        limit: CheckpointLimit::ALL[c.below(3) as usize],
+        ..JournalConfig::default()
+    };
+    // Some go on until the log wraps.
+    let many = c.below(6) == 0;
+    let data = if many { 0 } else { c.below(60) };
+    Shape {
+        agcount: if many { 1 } else { 1 + c.below(4) as u32 },
+        size: if many { 64 * MIB } else { 96 * MIB },
+        workers: if many { 4 } else { 1 + c.below(4) as u32 },
+        ops: if many { 2500 } else { 150 + c.below(450) },
+        mix: Mix { data, sync: 2 + c.below(30), churn: many || half(), clones: half() },
+        newest: half(),
+        external: c.below(3) == 0,
+        journal,
+        discard: half(),
+        timing: half().then_some(Timing { flush: 200, ..NVME }),
+        seed,
+        ..Shape::default()
+    }
+}
+
+/// Random workloads until recovery has led to so many different images: 5 000, or 200 000 with `cargo xtask power-cut --long`.
+#[test]
+fn random_workloads_survive_any_cut() {
+    let long = std::env::var_os("UXFS_LONG").is_some();
+    let wanted = if long { 200_000 } else { 5000 };
+    let seeds = AtomicU64::new(std::env::var("UXFS_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(10_000));
+    let seen: Mutex<(HashSet<u64>, [u64; 6])> = Mutex::default();
+    std::thread::scope(|s| {
+        for _ in 0..2 {
+            s.spawn(|| {
+                while seen.lock().0.len() < wanted {
+                    let seed = seeds.fetch_add(1, Ordering::Relaxed);
+                    let j = run(&any_shape(seed)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+                    let plan = Plan { at_flushes: 40, between: 160, tear: [512, 4096][seed as usize % 2], kernel: 100, seed, again: 8 };
+                    let f = explore(&j, &plan).unwrap();
+                    assert!(
+                        f.damage.is_empty(),
+                        "seed {seed}: {} of {} cuts; after event {}: {}",
+                        f.damage.len(),
+                        f.cuts,
+                        f.damage[0].0,
+                        f.damage[0].1
+                    );
+                    let mut all = seen.lock();
+                    all.0.extend(&f.images);
+                    let more = [f.cuts as u64, f.dirty as u64, f.again as u64, f.kernel as u64, stat(&j, "wraps"), stat(&j, "checkpoints")];
+                    all.1.iter_mut().zip(more).for_each(|(sum, n)| *sum += n);
+                }
+            });
+        }
+    });
+    let (images, [cuts, dirty, again, kernel, wraps, checkpoints]) = seen.into_inner();
+    println!(
+        "{cuts} cuts, {} recovered images, {dirty} dirty, {again} cut again, {kernel} by the kernel; {checkpoints} checkpoints, {wraps} wraps",
+        images.len()
+    );
+    assert!(again > 100 && kernel > 10 && checkpoints > 500 && wraps > 0);
 }

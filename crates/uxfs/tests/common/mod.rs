@@ -84,7 +84,14 @@ impl Image {
     }
 
     pub fn device(&self) -> Arc<dyn Device> {
-        Arc::new(FileDevice::open(&self.path, OpenMode::ReadWrite).unwrap())
+        // The loop device of a mount goes a moment after it, if somebody looks at it just then.
+        for _ in 0..100 {
+            match FileDevice::open(&self.path, OpenMode::ReadWrite) {
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => std::thread::sleep(std::time::Duration::from_millis(50)),
+                r => return Arc::new(r.unwrap()),
+            }
+        }
+        panic!("{} stays in use", self.path.display())
     }
 
     pub fn open(&self) -> Fs {
