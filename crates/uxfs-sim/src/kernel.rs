@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use uxfs_device::{Device, FileDevice, Memory, OpenMode};
 
@@ -99,6 +100,9 @@ fn loop_device(file: &Path) -> Result<Undo, String> {
 /// # Errors
 /// The kernel does not mount them, or `xfs_repair -n` finds something afterwards; in words.
 pub fn recover(images: &[Memory]) -> Result<Vec<Memory>, String> {
+    // Loop devices are few and looked for by number: one at a time.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let say = |e: std::io::Error| e.to_string();
     let mut dir = Folder::new().map_err(say)?;
     let files: Vec<PathBuf> = (0..images.len()).map(|i| dir.0.join(format!("image{i}"))).collect();
