@@ -332,14 +332,15 @@ pub fn seal(record: &mut [u8], header_blocks: usize, s: &Seal<'_>) {
     put32(header, 300, 1);
     header[304..320].copy_from_slice(s.uuid);
     put32(header, 320, s.size);
+    // What lies behind the log's end bears the next cycle, headers among it: recovery looks for the head by these words.
+    let start = s.lsn.block() as usize;
+    let cycle = |i: usize| if start + i >= s.log_bbs as usize { next_cycle(s.lsn.cycle()) } else { s.lsn.cycle() };
     for i in 1..header_blocks {
-        put32(header, i * BB, s.lsn.cycle());
+        put32(header, i * BB, cycle(i));
     }
-    let first = s.lsn.block() as usize + header_blocks;
     for (i, b) in payload.chunks_exact_mut(BB).enumerate() {
         put32(header, cycle_slot(i), get32(b, 0));
-        let wrapped = first + i >= s.log_bbs as usize;
-        put32(b, 0, if wrapped { next_cycle(s.lsn.cycle()) } else { s.lsn.cycle() });
+        put32(b, 0, cycle(header_blocks + i));
     }
     let crc = record_crc(header, CRC_HEADER[0], payload);
     header[32..36].copy_from_slice(&crc.to_le_bytes());

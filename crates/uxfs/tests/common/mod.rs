@@ -159,6 +159,12 @@ impl KernelMount {
 
 impl Drop for KernelMount {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.at).status();
+        // Somebody may look at it just now.
+        for _ in 0..100 {
+            if Command::new("umount").arg(&self.at).status().is_ok_and(|s| s.success()) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
     }
 }
