@@ -1,4 +1,4 @@
-//! `cargo xtask check | tidy | tools | test [--long] | matrix | holes | power-cut [--long] | demo`
+//! `cargo xtask check | tidy | tools | test [--long] | matrix | holes | power-cut [--long] [--kernel] | demo`
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
@@ -91,23 +91,29 @@ fn matrix() -> Result<()> {
     with_variable(&["test", "--profile", "checked", "-p", "uxfs", "--test", "matrix"], "UXFS_WRITE_MATRIX")
 }
 
-/// Switches each ordering rule of the journal off and sees the power cuts find it, in a target folder of its own: what is
-/// built there is never shipped.
+/// Switches each rule of the journal off and sees the power cuts, or the schedules of threads, find it, in target folders of their own:
+/// what is built there is never shipped.
 fn holes() -> Result<()> {
-    for (package, test) in [("uxfs-journal", "full_log"), ("uxfs-sim", "holes")] {
-        let args = ["test", "--profile", "checked", "--target-dir", "target/holes", "-p", package, "--test", test];
-        println!("$ RUSTFLAGS=\"--cfg uxfs_holes\" cargo {}", args.join(" "));
-        if !Command::new(env!("CARGO")).args(args).env("RUSTFLAGS", "--cfg uxfs_holes").status()?.success() {
-            bail!("the power cuts do not find every hole");
+    let cuts = ("target/holes", "--cfg uxfs_holes");
+    let schedules = ("target/schedules", "--cfg uxfs_holes --cfg uxfs_shuttle");
+    for ((target, flags), package, test) in
+        [(cuts, "uxfs-journal", "full_log"), (cuts, "uxfs-sim", "holes"), (schedules, "uxfs-journal", "schedules")]
+    {
+        let args = ["test", "--profile", "checked", "--target-dir", target, "-p", package, "--test", test];
+        println!("$ RUSTFLAGS=\"{flags}\" cargo {}", args.join(" "));
+        if !Command::new(env!("CARGO")).args(args).env("RUSTFLAGS", flags).status()?.success() {
+            bail!("not every hole is found");
         }
     }
     Ok(())
 }
 
-/// Cuts random workloads, and more of them if `long`; says what was reached.
-fn power_cut(long: bool) -> Result<()> {
+/// Cuts random workloads, or with `kernel` those of the kernel's XFS, and more of them if `long`; says what was reached.
+fn power_cut(long: bool, kernel: bool) -> Result<()> {
     tools()?;
-    let args = ["test", "--profile", "checked", "-p", "uxfs-sim", "--test", "power_cut", "random", "--", "--nocapture"];
+    let (test, filter) = if kernel { ("kernel_cut", "") } else { ("power_cut", "random") };
+    let args = ["test", "--profile", "checked", "-p", "uxfs-sim", "--test", test, filter, "--", "--nocapture"];
+    let args: Vec<&str> = args.into_iter().filter(|a| !a.is_empty()).collect();
     if long { with_variable(&args, "UXFS_LONG") } else { cargo(&args) }
 }
 
@@ -123,15 +129,16 @@ fn demo() -> Result<()> {
 
 fn main() -> Result<()> {
     std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?;
+    let has = |flag: &str| std::env::args().skip(2).any(|a| a == flag);
     match std::env::args().nth(1).as_deref() {
         Some("check") => check(),
         Some("tidy") => tidy::run(),
         Some("tools") => tools(),
-        Some("test") => test(std::env::args().nth(2).as_deref() == Some("--long")),
+        Some("test") => test(has("--long")),
         Some("matrix") => matrix(),
         Some("holes") => holes(),
-        Some("power-cut") => power_cut(std::env::args().nth(2).as_deref() == Some("--long")),
+        Some("power-cut") => power_cut(has("--long"), has("--kernel")),
         Some("demo") => demo(),
-        _ => bail!("usage: cargo xtask check | tidy | tools | test [--long] | matrix | holes | power-cut [--long] | demo"),
+        _ => bail!("usage: cargo xtask check | tidy | tools | test [--long] | matrix | holes | power-cut [--long] [--kernel] | demo"),
     }
 }

@@ -3,6 +3,7 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+mod beside;
 mod flush;
 mod limit;
 mod null;
@@ -22,12 +23,12 @@ struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// Creates, dbench, unpacking and lookups: uxfs, a null file system, fuse2fs and the kernel's XFS, all on images in DIR (needs root)
+    /// Creates, dbench, unpacking, lookups and recovery: uxfs, a null file system, fuse2fs and the kernel's XFS, all on images in DIR (needs root)
     Peers {
         /// Where the images and mounts go
         #[arg(long, default_value = "/dev/shm")]
         dir: PathBuf,
-        /// Only these parts: create, dbench, cpu, unpack, lookup
+        /// Only these parts: create, threads, dbench, cpu, unpack, lookup, recover
         parts: Vec<String>,
     },
     /// When the journal flushes: all variants on modelled devices, in one run

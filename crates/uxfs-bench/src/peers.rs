@@ -1,5 +1,6 @@
 //! uxfs beside a null file system on the same transport, fuse2fs, and the kernel's XFS on a loop device.
 
+use crate::beside;
 use crate::table::Table;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File, OpenOptions};
@@ -17,7 +18,7 @@ const IMAGE: u64 = 4 << 30;
 
 /// The peers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Peer {
+pub(crate) enum Peer {
     Null,
     Uxfs,
     Fuse2fs,
@@ -35,7 +36,7 @@ impl Peer {
     }
 }
 
-fn must(c: &mut Command) -> Result<String> {
+pub(crate) fn must(c: &mut Command) -> Result<String> {
     let name = c.get_program().to_string_lossy().into_owned();
     let o = c.output().with_context(|| format!("{name}: install it with: cargo xtask tools"))?;
     ensure!(o.status.success(), "{name}: {}", String::from_utf8_lossy(&o.stderr));
@@ -43,7 +44,7 @@ fn must(c: &mut Command) -> Result<String> {
 }
 
 /// The program, which is built beside this one.
-fn program() -> Result<PathBuf> {
+pub(crate) fn program() -> Result<PathBuf> {
     let p = std::env::current_exe()?.with_file_name("uxfs");
     ensure!(p.exists(), "{} is not there; build it with: cargo build --release", p.display());
     Ok(p)
@@ -54,14 +55,14 @@ fn is_mounted(at: &Path) -> bool {
 }
 
 /// A fresh file system of a peer's, mounted; it goes when it is dropped.
-struct Mounted {
-    at: PathBuf,
+pub(crate) struct Mounted {
+    pub(crate) at: PathBuf,
     dir: PathBuf,
     server: Option<Child>,
 }
 
 impl Mounted {
-    fn new(peer: Peer, place: &Path) -> Result<Mounted> {
+    pub(crate) fn new(peer: Peer, place: &Path) -> Result<Mounted> {
         let dir = place.join(format!("uxfs-bench-{}", std::process::id()));
         let at = dir.join("mnt");
         fs::create_dir_all(&at)?;
@@ -181,11 +182,11 @@ fn volume(size: u64) -> Result<Fs> {
     Ok(Fs::open(dev, Options::default())?)
 }
 
-fn counter(v: &Fs, name: &str) -> u64 {
+pub(crate) fn counter(v: &Fs, name: &str) -> u64 {
     v.stats().iter().find(|s| s.0 == name).map_or(0, |s| s.1)
 }
 
-fn file() -> Make {
+pub(crate) fn file() -> Make {
     Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0), umask: 0 }
 }
 
@@ -258,7 +259,7 @@ fn unpack(place: &Path) -> Result<()> {
 }
 
 /// A folder that goes when it is dropped.
-struct Gone(PathBuf);
+pub(crate) struct Gone(pub(crate) PathBuf);
 
 impl Drop for Gone {
     fn drop(&mut self) {
@@ -307,11 +308,13 @@ fn lookup(place: &Path) -> Result<()> {
 /// # Errors
 /// A part failed, or a peer is not installed.
 pub fn run(place: &Path, parts: &[String]) -> Result<()> {
-    let all = ["create", "dbench", "cpu", "unpack", "lookup"];
+    let all = ["create", "threads", "dbench", "cpu", "unpack", "lookup", "recover"];
     let parts: Vec<&str> = if parts.is_empty() { all.to_vec() } else { parts.iter().map(String::as_str).collect() };
     for p in parts {
         match p {
             "create" => create(place)?,
+            "threads" => beside::threads(place)?,
+            "recover" => beside::recover(place)?,
             "dbench" => dbench(place)?,
             "cpu" => computing()?,
             "unpack" => unpack(place)?,

@@ -7,6 +7,7 @@ mod aligned;
 mod faulty;
 mod file;
 mod lanes;
+mod log_writes;
 mod memory;
 mod overlay;
 mod partition;

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 /// What happened, in the order in which it happened.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A write was handed to the device.
     WriteBegin {

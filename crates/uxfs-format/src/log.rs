@@ -231,6 +231,11 @@ impl Record {
         if self.version & 2 != 0 && self.size as usize > CYCLE_SPAN { self.size.div_ceil(CYCLE_SPAN as u32) } else { 1 }
     }
 
+    /// Blocks of all of it.
+    pub fn blocks(&self) -> u32 {
+        self.header_blocks() + self.len / BB as u32
+    }
+
     /// True if the record is of the volume with that UUID; one without a UUID is of any.
     pub fn bears(&self, uuid: &[u8; 16]) -> bool {
         self.uuid == *uuid || self.uuid == [0; 16]
@@ -253,7 +258,7 @@ impl Record {
         if self.len > self.size && !(self.num_ops == 1 && self.len <= 256 << 10) {
             return Err("record is longer than its writer's buffer");
         }
-        if self.header_blocks() + self.len / BB as u32 > log_bbs {
+        if self.blocks() > log_bbs {
             return Err("record is longer than the log");
         }
         if self.lsn.block() >= log_bbs {

@@ -20,6 +20,13 @@ pub struct Reservation {
     pub count: u32,
 }
 
+impl Reservation {
+    /// One link only, as recovery reserves: the log may be as full as it was when the volume was last used.
+    pub fn single(self) -> Reservation {
+        Reservation { count: 1, ..self }
+    }
+}
+
 /// Most levels of each tree, by the size of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Levels {

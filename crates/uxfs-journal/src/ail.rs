@@ -9,13 +9,13 @@ use crate::hole::{Hole, hole};
 use crate::item::{LogItem, Push, Regions};
 use crate::stats::Stats;
 use crate::{JournalError, Shutdown};
-use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use uxfs_device::{Class, DeviceRef, WriteRequest};
 use uxfs_format::Lsn;
+use uxfs_sync::explored::{Mutex, pause};
 
 /// One write of metadata to its home.
 pub struct WriteUnit {
@@ -36,7 +36,6 @@ pub struct Ail {
     list: Mutex<List>,
     shutdown: Arc<Shutdown>,
     stats: Arc<Stats>,
-    changed: Condvar,
 }
 
 /// Times that metadata is written again while the host has no space, and the time between; then the volume shuts down.
@@ -48,7 +47,7 @@ const BATCH: usize = 128;
 impl Ail {
     pub(crate) fn new(tail: Lsn, shutdown: Arc<Shutdown>, stats: Arc<Stats>) -> Ail {
         let list = Mutex::new(List { items: BTreeMap::new(), empty_tail: tail });
-        Ail { list, shutdown, stats, changed: Condvar::new() }
+        Ail { list, shutdown, stats }
     }
 
     /// Where replay would have to begin.
@@ -91,7 +90,7 @@ impl Ail {
             drop(l);
             // Long enough for another checkpoint to sample the tail.
             if empty {
-                std::thread::sleep(Duration::from_millis(3));
+                pause(Duration::from_millis(3));
             }
         }
         let wanted: Vec<_> = items.iter().filter_map(|(i, r)| Some((i, i.committed(start, r)?))).collect();
@@ -100,7 +99,6 @@ impl Ail {
             Self::insert_locked(&mut l, i, at);
         }
         l.empty_tail = l.empty_tail.max(commit);
-        self.changed.notify_all();
     }
 
     /// Takes an item out if it is still at `lsn`, so if it was not logged again since.
@@ -109,7 +107,6 @@ impl Ail {
         let s = item.state();
         if s.ail_lsn.load(Ordering::Acquire) == lsn.0 && l.items.remove(&(lsn.0, s.id)).is_some() {
             s.ail_lsn.store(0, Ordering::Release);
-            self.changed.notify_all();
         }
     }
 
@@ -120,7 +117,6 @@ impl Ail {
         let at = s.ail_lsn.swap(0, Ordering::AcqRel);
         if at != 0 {
             l.items.remove(&(at, s.id));
-            self.changed.notify_all();
         }
     }
 
@@ -180,7 +176,7 @@ impl Ail {
             if !res.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::StorageFull) || self.shutdown.reason().is_some() {
                 break;
             }
-            std::thread::sleep(FULL_HOST_PAUSE);
+            pause(FULL_HOST_PAUSE);
             res = dev.write_many(&requests, Class::Background);
         }
         if let Err(e) = &res {

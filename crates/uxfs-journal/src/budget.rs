@@ -9,14 +9,15 @@
 //!    if each of them waits for a lock of one that rolls. So the first in the queue of those always goes on.
 //! 4. Both queues are served in order.
 
+use crate::hole::{Hole, hole};
+use crate::line::{Line, Wanted, wait_in_line};
 use crate::stats::Stats;
-use crate::{JournalError, RECHECK, Shutdown};
-use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
+use crate::{JournalError, Shutdown};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use uxfs_sync::explored::{Condvar, Mutex, notify};
 
 /// How large checkpoints become. All other code is shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,8 +84,7 @@ pub(crate) struct Promise {
 struct Queues {
     /// Bytes promised to newcomers, and to those that roll.
     promised: [u64; 2],
-    waiting: [VecDeque<u64>; 2],
-    next: u64,
+    waiting: [Line; 2],
 }
 
 pub(crate) struct Budget {
@@ -130,28 +130,13 @@ impl Budget {
         let Some(limit) = self.limit else { return Ok(None) };
         let bytes = bytes.min(limit / 4);
         let i = who as usize;
-        let mut q = self.queues.lock();
-        if !(q.waiting[i].is_empty() && self.fits(limit, &q, who, bytes)) {
-            Stats::add(&self.stats.sleep_budget, 1);
-            q.next += 1;
-            let me = q.next;
-            q.waiting[i].push_back(me);
-            while !(q.waiting[i].front() == Some(&me) && self.fits(limit, &q, who, bytes)) {
-                if let Err(e) = self.shutdown.check() {
-                    q.waiting[i].retain(|w| *w != me);
-                    return Err(e);
-                }
-                drop(q);
-                push();
-                q = self.queues.lock();
-                if q.waiting[i].front() == Some(&me) && self.fits(limit, &q, who, bytes) {
-                    break;
-                }
-                uxfs_sync::blocking(|| self.changed.wait_for(&mut q, RECHECK));
-            }
-            q.waiting[i].pop_front();
-            self.changed.notify_all();
-        }
+        let wanted = Wanted {
+            line: &|q: &mut Queues| &mut q.waiting[i],
+            fits: &|q| self.fits(limit, q, who, bytes),
+            ask: push,
+            waits: &|| Stats::add(&self.stats.sleep_budget, 1),
+        };
+        let mut q = wait_in_line(&self.queues, &self.changed, &self.shutdown, &wanted)?;
         q.promised[i] += bytes;
         Ok(Some(Promise { who, bytes }))
     }
@@ -168,15 +153,13 @@ impl Budget {
     pub(crate) fn pin(&self, bytes: i64) {
         let now = self.pinned.fetch_add(bytes, Ordering::AcqRel) + bytes;
         Stats::peak(&self.stats.pinned_peak, now.max(0) as u64);
-        if bytes < 0 && self.limit.is_some() {
-            let _q = self.queues.lock();
-            self.changed.notify_all();
+        if bytes < 0 && self.limit.is_some() && !hole(Hole::SilentDurability) {
+            self.wake();
         }
     }
 
-    /// Wakes everybody, after a shutdown.
+    /// Wakes everybody who waits.
     pub(crate) fn wake(&self) {
-        let _q = self.queues.lock();
-        self.changed.notify_all();
+        notify(&self.queues, &self.changed);
     }
 }

@@ -13,21 +13,22 @@
 use crate::ail::Ail;
 use crate::budget::{Budget, CheckpointLimit, Who};
 use crate::flush::JournalFlush;
+use crate::hole::{Hole, hole};
 use crate::item::{LogItem, Regions};
 use crate::space::{Space, Ticket};
 use crate::stats::{Stats, StatsSnapshot};
 use crate::stream::{LogGeometry, SealedRecord, Stream, Tails};
 use crate::writer::{LogWriter, Parts};
-use crate::{JournalError, PanicGuard, RECHECK, Shutdown};
-use parking_lot::{Condvar, Mutex};
+use crate::{JournalError, PanicGuard, Shutdown};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use uxfs_device::DeviceRef;
 use uxfs_format::log::{self, BB};
 use uxfs_format::reservation::with_headers;
 use uxfs_format::{CheckpointSeq, Lsn};
+use uxfs_sync::explored::thread::{self, JoinHandle};
+use uxfs_sync::explored::{Condvar, Mutex, notify, pause, wait, wait_for};
 
 /// Called when the checkpoint is durable (true), or never will be (false): busy extents hang on it.
 pub type Payload = Box<dyn FnOnce(bool) + Send>;
@@ -92,6 +93,8 @@ struct Context {
     reserved: u64,
     /// Bytes of memory that became pinned with it.
     pinned: i64,
+    /// Somebody waits until it is written, also if it shrinks.
+    awaited: bool,
     payloads: Vec<Payload>,
 }
 
@@ -114,6 +117,8 @@ const NOTHING: (i64, i64) = (16, 1);
 const PINS: u64 = 2;
 /// Most bytes a context gathers before it is pushed: 8 buffers of 256 KiB in flight, 16 times.
 const MAX_CONTEXT: u64 = 32 << 20;
+/// Longest sleep of a worker: it looks then whether the journal is still there.
+const IDLE: Duration = Duration::from_millis(100);
 
 /// The journal of an open volume.
 pub struct Journal {
@@ -199,11 +204,17 @@ impl Journal {
             stats,
             soft_limit,
         });
+        let weak = Arc::downgrade(&j);
+        j.shutdown.on_set(move || {
+            if let Some(j) = weak.upgrade() {
+                j.wake_all();
+            }
+        });
         // A checkpoint of nothing, which only says where the tail is, can always be written.
         j.space.force_grant(j.needed(NOTHING.0, NOTHING.1));
         let spawn = |name: &str, f: fn(&Journal)| {
             let weak = Arc::downgrade(&j);
-            std::thread::Builder::new().name(name.into()).spawn(move || {
+            thread::Builder::new().name(name.into()).spawn(move || {
                 while let Some(j) = weak.upgrade() {
                     if j.stop.load(Ordering::Acquire) {
                         break;
@@ -243,14 +254,22 @@ impl Journal {
         self.shutdown.check()?;
         self.throttle()?;
         let promise = self.budget.promise(Who::Newcomer, PINS * unit, &|| self.kick_cil())?;
-        let unit = with_headers(unit, self.cfg.bufsize as u64, u64::from(self.geo.roundoff));
-        match self.space.reserve(unit, count, &|| self.want_room()) {
+        match self.space.reserve(self.with_headers(unit), count, &|| self.want_room()) {
             Ok(t) => Ok(Ticket { promise, ..t }),
             Err(e) => {
                 self.budget.end(promise);
                 Err(e)
             }
         }
+    }
+
+    /// True if a transaction of one link of `unit` bytes can ever begin while something at `held` holds the tail.
+    pub fn fits_behind(&self, held: Lsn, unit: u64) -> bool {
+        self.space.fits_behind(held, self.with_headers(unit) + self.needed(NOTHING.0, NOTHING.1))
+    }
+
+    fn with_headers(&self, unit: u64) -> u64 {
+        with_headers(unit, self.cfg.bufsize as u64, u64::from(self.geo.roundoff))
     }
 
     /// Waits while the open context is far over its limit.
@@ -261,10 +280,11 @@ impl Journal {
         }
         Stats::add(&self.stats.throttled, 1);
         let seq = ctx.seq;
+        ctx.awaited = true;
+        self.kick_cil();
         while ctx.seq == seq {
             self.shutdown.check()?;
-            self.kick_cil();
-            uxfs_sync::blocking(|| self.switched.wait_for(&mut ctx, RECHECK));
+            wait(&self.switched, &mut ctx);
         }
         Ok(())
     }
@@ -351,6 +371,7 @@ impl Journal {
     fn is_full(&self, ctx: &Context) -> bool {
         let bound = self.cfg.limit == CheckpointLimit::Budget;
         ctx.bytes > self.soft_limit as i64
+            || ctx.awaited
             // One gathers while one is written, and both fit what newcomers may have.
             || bound && (ctx.pinned > (self.cfg.budget / 8 * 3) as i64 || !ctx.items.is_empty() && self.budget.has_waiters())
     }
@@ -360,7 +381,6 @@ impl Journal {
     /// # Errors
     /// The volume is shut down.
     pub fn regrant(&self, ticket: &mut Ticket) -> Result<(), JournalError> {
-        debug_assert!(ticket.permanent, "only permanent tickets roll");
         self.budget.end(ticket.promise.take());
         ticket.promise = self.budget.promise(Who::Roller, PINS * ticket.unit, &|| self.kick_cil())?;
         self.space.regrant(ticket, &|| self.want_room())
@@ -396,14 +416,14 @@ impl Journal {
             if ctx.seq == seq.0 && ctx.items.is_empty() {
                 return Ok(());
             }
-            let open = ctx.seq <= seq.0;
+            let open = ctx.seq <= seq.0 && !hole(Hole::UnpushedForce);
             drop(ctx);
             if open {
                 self.push(seq.0, false)?;
             } else {
                 let mut o = self.order.lock();
-                if o.completed < seq.0 {
-                    uxfs_sync::blocking(|| self.ordered.wait_for(&mut o, RECHECK));
+                if o.completed < seq.0 && self.shutdown.reason().is_none() {
+                    wait(&self.ordered, &mut o);
                 }
             }
         }
@@ -442,14 +462,20 @@ impl Journal {
     }
 
     /// Sets the latch and wakes everybody who waits.
+    ///
+    /// # Locks
+    /// The caller holds none of the journal's.
     pub fn fail(&self, why: impl Into<String>) {
         self.shutdown.set(why);
+    }
+
+    fn wake_all(&self) {
         self.space.wake();
         self.budget.wake();
-        self.switched.notify_all();
-        self.ordered.notify_all();
+        notify(&self.context, &self.switched);
+        notify(&self.order, &self.ordered);
         self.writer.wake();
-        self.kicked.notify_all();
+        notify(&self.kick, &self.kicked);
     }
 
     /// Writes the open context `seq` as a checkpoint; returns when it is completed, or at once if another thread has it, or if
@@ -462,7 +488,7 @@ impl Journal {
                 if o.completed >= seq {
                     return Ok(());
                 }
-                uxfs_sync::blocking(|| self.ordered.wait_for(&mut o, RECHECK));
+                wait(&self.ordered, &mut o);
             }
             o.in_flight += 1;
             Stats::peak(&self.stats.in_flight_peak, o.in_flight);
@@ -500,7 +526,7 @@ impl Journal {
         let mut o = self.order.lock();
         while !ready(&o) {
             self.shutdown.check()?;
-            uxfs_sync::blocking(|| self.ordered.wait_for(&mut o, RECHECK));
+            wait(&self.ordered, &mut o);
         }
         Ok(())
     }
@@ -517,7 +543,8 @@ impl Journal {
             self.order.lock().next_stream = ctx.seq + 1;
             self.ordered.notify_all();
             self.writer.flush_before_commit(&last, spans)?;
-            self.wait_order(|o| o.completed + 1 == ctx.seq)?;
+            let ahead = if hole(Hole::FutureWait) { ctx.seq + 1 } else { ctx.seq };
+            self.wait_order(|o| o.completed + 1 == ctx.seq && o.next_stream > ahead)?;
             self.writer.write_durable(&last)?;
             Ok((start, last.lsn))
         });
@@ -583,8 +610,8 @@ impl Journal {
     fn cil_work(&self) {
         {
             let mut k = self.kick.lock();
-            if !k.push_cil {
-                self.kicked.wait_for(&mut k, Duration::from_millis(100));
+            if !k.push_cil && !self.stop.load(Ordering::Acquire) {
+                wait_for(&self.kicked, &mut k, IDLE);
             }
             if !std::mem::take(&mut k.push_cil) {
                 return;
@@ -601,15 +628,15 @@ impl Journal {
     fn ail_work(&self) {
         {
             let mut k = self.kick.lock();
-            if !k.push_ail {
-                self.kicked.wait_for(&mut k, Duration::from_millis(100));
+            if !k.push_ail && !self.stop.load(Ordering::Acquire) {
+                wait_for(&self.kicked, &mut k, IDLE);
             }
             if !std::mem::take(&mut k.push_ail) && !self.over_target() {
                 return;
             }
         }
         if self.shutdown.reason().is_some() {
-            std::thread::sleep(Duration::from_millis(5));
+            pause(Duration::from_millis(5));
             return;
         }
         let waiters = self.space.has_waiters();
@@ -620,11 +647,11 @@ impl Journal {
         // Liveness: a tail that moved counts only when a record bears it, and those who wait write none.
         if self.writer.trusts_unflushed() {
             self.space.set_tail(self.ail.tail());
-        } else if waiters && self.ail.tail() > self.space.tail() {
+        } else if waiters && self.ail.tail() > self.space.tail() && !hole(Hole::SilentTail) {
             let _ = self.say_tail();
         }
         if self.space.has_waiters() || self.over_target() {
-            std::thread::sleep(Duration::from_millis(1));
+            pause(Duration::from_millis(1));
             self.kick.lock().push_ail = true;
         }
     }
@@ -636,7 +663,7 @@ impl Journal {
         let bbs = u64::from(self.geo.bbs);
         let target = if far >= bbs { Lsn::new(tail.cycle() + 1, (far - bbs) as u32) } else { Lsn::new(tail.cycle(), far as u32) };
         let (_, pinned) = self.ail.push_to(target, &self.dev)?;
-        if pinned > 0 {
+        if pinned > 0 && !hole(Hole::PinnedNotForced) {
             self.force_all()?;
         }
         Ok(())
@@ -654,7 +681,7 @@ impl Journal {
                 break;
             }
             if written == 0 {
-                std::thread::sleep(Duration::from_millis(1));
+                pause(Duration::from_millis(1));
             }
             self.shutdown.check()?;
         }
@@ -676,8 +703,8 @@ impl Journal {
     /// Stops the workers. Nothing is written any more.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.kicked.notify_all();
-        let me = std::thread::current().id();
+        notify(&self.kick, &self.kicked);
+        let me = thread::current().id();
         for w in self.workers.lock().drain(..) {
             if w.thread().id() != me {
                 let _ = w.join();

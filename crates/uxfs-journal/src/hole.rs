@@ -29,6 +29,16 @@ pub enum Hole {
     UnpublishedTail = 1024,
     /// The log's begin is written again before its end is durable.
     EarlyTurn = 2048,
+    /// Who forces a checkpoint waits for it without having it written.
+    UnpushedForce = 4096,
+    /// A commit record waits for the checkpoint behind its own.
+    FutureWait = 8192,
+    /// What is pinned at the tail is not forced.
+    PinnedNotForced = 16384,
+    /// A tail that moved is not said by a record of its own, although others wait for the space.
+    SilentTail = 32768,
+    /// Durability gives memory back without a word to those who wait for it.
+    SilentDurability = 65536,
 }
 
 #[cfg(uxfs_holes)]

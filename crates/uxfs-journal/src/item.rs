@@ -1,9 +1,9 @@
 //! What is logged: the door through which the engine's items reach the journal.
 
 use crate::ail::WriteUnit;
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use uxfs_format::{CheckpointSeq, Lsn};
+use uxfs_sync::explored::Mutex;
 
 /// The regions of an item as they go into the log, the format region first. Each is a multiple of four bytes.
 pub type Regions = Vec<Vec<u8>>;

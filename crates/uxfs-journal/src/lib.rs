@@ -7,9 +7,11 @@ mod ail;
 mod budget;
 mod cil;
 mod flush;
+mod gap;
 mod head;
 mod hole;
 mod item;
+mod line;
 mod replay;
 mod space;
 mod stats;
@@ -20,7 +22,7 @@ pub use ail::{Ail, WriteUnit};
 pub use budget::CheckpointLimit;
 pub use cil::{Commit, Completion, Journal, JournalConfig, Payload};
 pub use flush::JournalFlush;
-pub use head::{LogState, clear_stale, find_log_state, set_last_uuid};
+pub use head::{LogState, clear_stale, find_as_kernel, find_log_state, set_last_uuid};
 pub use hole::{Hole, hole, set_hole};
 pub use item::{ItemState, LogItem, Push, Regions};
 pub use replay::{Replay, ReplayItem, replay};
@@ -30,10 +32,6 @@ pub use stream::LogGeometry;
 
 use std::io;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-
-/// How long a wait lasts before what it waits for is looked at again: a wake-up that got lost costs no more than this.
-const RECHECK: Duration = Duration::from_millis(50);
 
 /// Why the journal cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -58,17 +56,30 @@ pub enum JournalError {
 }
 
 /// The latch that ends all writing: set once, by the first failure.
-#[derive(Debug, Default)]
-pub struct Shutdown(OnceLock<String>);
+#[derive(Default)]
+pub struct Shutdown {
+    reason: OnceLock<String>,
+    /// Wakes everybody who waits for something that will not come any more.
+    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
 
 impl Shutdown {
-    /// Sets the latch; the first reason stays.
+    /// Sets the latch and wakes everybody who waits; the first reason stays.
+    ///
+    /// # Locks
+    /// The caller holds none of the journal's.
     pub fn set(&self, why: impl Into<String>) {
-        let _ = self.0.set(why.into());
+        let _ = self.reason.set(why.into());
+        if let Some(wake) = self.wake.get() {
+            wake();
+        }
+    }
+    fn on_set(&self, wake: impl Fn() + Send + Sync + 'static) {
+        let _ = self.wake.set(Box::new(wake));
     }
     /// The reason, if it is set.
     pub fn reason(&self) -> Option<&str> {
-        self.0.get().map(String::as_str)
+        self.reason.get().map(String::as_str)
     }
     /// Fails if the latch is set.
     ///

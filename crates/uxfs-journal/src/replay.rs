@@ -1,12 +1,12 @@
 //! Reads records from tail to head, puts transactions together and hands those with a commit on, twice.
 
 use crate::JournalError;
-use crate::head::{LogState, crc_ok, read};
+use crate::head::{LogState, payload, read};
 use crate::stream::LogGeometry;
 use std::collections::HashMap;
 use uxfs_device::Device;
 use uxfs_format::Lsn;
-use uxfs_format::log::{self, BB, OP_HEADER, Op, Record, op_flag};
+use uxfs_format::log::{self, OP_HEADER, Op, Record, op_flag};
 
 /// An item as it was logged.
 #[derive(Clone, Debug, Default)]
@@ -86,36 +86,21 @@ pub fn replay<R: Replay>(dev: &dyn Device, geo: &LogGeometry, state: &LogState, 
 
 fn one_pass<R: Replay>(dev: &dyn Device, geo: &LogGeometry, state: &LogState, handler: &mut R, pass: u8) -> Result<(), R::Error> {
     let mut open: HashMap<u32, Trans> = HashMap::new();
-    let mut block = state.tail.block();
-    let mut cycle = state.tail.cycle();
-    let mut left = geo.bbs;
-    while Lsn::new(cycle, block) < state.head {
-        let bad = |what: &str| JournalError::Corrupt { block, what: what.into() };
-        let r = Record::parse(&read(dev, geo, block, 1)?).ok_or_else(|| bad("there is no record header"))?;
+    let (mut at, mut left) = (state.tail, geo.bbs);
+    while at < state.head {
+        let bad = |what: &str| JournalError::Corrupt { block: at.block(), what: what.into() };
+        let r = Record::parse(&read(dev, geo, at.block(), 1)?).ok_or_else(|| bad("there is no record header"))?;
         r.check(&geo.uuid, geo.bbs).map_err(bad)?;
-        if r.lsn != Lsn::new(cycle, block) {
+        if r.lsn != at {
             return Err(bad("record is of another turn of the log").into());
         }
         if r.format != 1 {
             return Err(JournalError::Unsupported("it was written by a machine of the other byte order".into()).into());
         }
-        let (hb, pb) = (r.header_blocks(), r.len / BB as u32);
-        if hb + pb > left {
-            return Err(bad("records run past the head").into());
-        }
-        if !crc_ok(dev, geo, block, &r)? {
-            return Err(bad("record's checksum does not match").into());
-        }
-        let header = read(dev, geo, block, hb)?;
-        let mut payload = read(dev, geo, block + hb, pb)?;
-        log::unstamp(&header, &mut payload);
+        left = left.checked_sub(r.blocks()).ok_or_else(|| bad("records run past the head"))?;
+        let payload = payload(dev, geo, at.block(), &r)?.ok_or_else(|| bad("record's checksum does not match"))?;
         operations(&r, &payload, &mut open, handler, pass)?;
-        left -= hb + pb;
-        block += hb + pb;
-        if block >= geo.bbs {
-            block -= geo.bbs;
-            cycle = log::next_cycle(cycle);
-        }
+        at = geo.after(&r);
     }
     Ok(())
 }

@@ -8,13 +8,12 @@
 //! 3. Whoever waits has the AIL pushed to make room.
 
 use crate::budget::Promise;
+use crate::line::{Line, Wanted, wait_in_line};
 use crate::stats::Stats;
 use crate::{JournalError, Shutdown};
-use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 use uxfs_format::Lsn;
+use uxfs_sync::explored::{Condvar, Mutex, notify};
 
 /// The right of a transaction to log.
 #[derive(Debug)]
@@ -25,8 +24,6 @@ pub struct Ticket {
     pub(crate) count: u32,
     /// Bytes that the running link may still log.
     pub(crate) left: u64,
-    /// True if it may roll.
-    pub(crate) permanent: bool,
     /// What the running link may still pin.
     pub(crate) promise: Option<Promise>,
 }
@@ -37,9 +34,8 @@ struct Counters {
     write: u64,
     head: Lsn,
     tail: Lsn,
-    reserve_queue: VecDeque<u64>,
-    write_queue: VecDeque<u64>,
-    next_waiter: u64,
+    reserve_line: Line,
+    write_line: Line,
 }
 
 /// The space of one log.
@@ -81,7 +77,12 @@ impl Space {
     /// True if somebody waits for room.
     pub(crate) fn has_waiters(&self) -> bool {
         let c = self.counters.lock();
-        !c.reserve_queue.is_empty() || !c.write_queue.is_empty()
+        !c.reserve_line.is_empty() || !c.write_line.is_empty()
+    }
+
+    /// True if `bytes` fit behind a tail at `tail`, however much else is granted.
+    pub(crate) fn fits_behind(&self, tail: Lsn, bytes: u64) -> bool {
+        Self::distance(self.size, tail, self.counters.lock().head) + bytes <= self.size
     }
 
     fn fits(&self, c: &Counters, head: Head, need: u64) -> bool {
@@ -90,42 +91,19 @@ impl Space {
     }
 
     fn wait(&self, head: Head, need: u64, push: &dyn Fn()) -> Result<(), JournalError> {
-        let mut c = self.counters.lock();
         Stats::add(&self.stats.try_logspace, 1);
-        let queue_empty = if head == Head::Reserve { c.reserve_queue.is_empty() } else { c.write_queue.is_empty() };
-        if !(queue_empty && self.fits(&c, head, need)) {
-            Stats::add(&self.stats.sleep_logspace, 1);
-            c.next_waiter += 1;
-            let me = c.next_waiter;
-            Self::queue(&mut c, head).push_back(me);
-            loop {
-                if Self::queue(&mut c, head).front() == Some(&me) && self.fits(&c, head, need) {
-                    break;
-                }
-                if let Some(r) = self.shutdown.reason() {
-                    Self::queue(&mut c, head).retain(|w| *w != me);
-                    return Err(JournalError::Shutdown(r.into()));
-                }
-                drop(c);
-                push();
-                c = self.counters.lock();
-                if Self::queue(&mut c, head).front() == Some(&me) && self.fits(&c, head, need) {
-                    break;
-                }
-                uxfs_sync::blocking(|| self.changed.wait_for(&mut c, Duration::from_millis(20)));
-            }
-            Self::queue(&mut c, head).pop_front();
-            self.changed.notify_all();
-        }
+        let wanted = Wanted {
+            line: &|c: &mut Counters| if head == Head::Reserve { &mut c.reserve_line } else { &mut c.write_line },
+            fits: &|c| self.fits(c, head, need),
+            ask: push,
+            waits: &|| Stats::add(&self.stats.sleep_logspace, 1),
+        };
+        let mut c = wait_in_line(&self.counters, &self.changed, &self.shutdown, &wanted)?;
         if head == Head::Reserve {
             c.reserve += need;
         }
         c.write += need;
         Ok(())
-    }
-
-    fn queue(c: &mut Counters, head: Head) -> &mut VecDeque<u64> {
-        if head == Head::Reserve { &mut c.reserve_queue } else { &mut c.write_queue }
     }
 
     /// Reserves `unit` bytes `count` times.
@@ -135,7 +113,7 @@ impl Space {
             return Err(JournalError::Unsupported(format!("a reservation of {need} bytes does not fit a log of {} bytes", self.size)));
         }
         self.wait(Head::Reserve, need, push)?;
-        Ok(Ticket { unit, count, left: unit, permanent: count > 1, promise: None })
+        Ok(Ticket { unit, count, left: unit, promise: None })
     }
 
     /// Ends a link of a rolling transaction and makes the next one ready.
@@ -213,7 +191,6 @@ impl Space {
 
     /// Wakes everybody, after a shutdown.
     pub(crate) fn wake(&self) {
-        let _c = self.counters.lock();
-        self.changed.notify_all();
+        notify(&self.counters, &self.changed);
     }
 }

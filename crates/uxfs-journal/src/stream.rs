@@ -1,7 +1,7 @@
 //! The stream of records: regions become operations, operations fill in-core buffers, buffers become records.
 
 use crate::stats::Stats;
-use uxfs_format::log::{self, BB, CLIENT_LOG, CLIENT_TRANS, OP_HEADER, Op, Seal, op_flag};
+use uxfs_format::log::{self, BB, CLIENT_LOG, CLIENT_TRANS, OP_HEADER, Op, Record, Seal, op_flag};
 use uxfs_format::{Geometry, Lsn, NULL_AG};
 
 /// Where the log lies and how records are cut.
@@ -25,6 +25,17 @@ impl LogGeometry {
     /// Bytes.
     pub fn size(&self) -> u64 {
         u64::from(self.bbs) * BB as u64
+    }
+    /// The position `blocks` after `at`; at the log's end another turn begins.
+    pub(crate) fn advance(&self, at: Lsn, blocks: u32) -> Lsn {
+        match (at.block() + blocks).checked_sub(self.bbs) {
+            Some(block) => Lsn::new(log::next_cycle(at.cycle()), block),
+            None => Lsn::new(at.cycle(), at.block() + blocks),
+        }
+    }
+    /// Where the record after `r` begins.
+    pub(crate) fn after(&self, r: &Record) -> Lsn {
+        self.advance(r.lsn, r.blocks())
     }
     /// Where a position lies, and how much of `len` bytes fits before the log's end.
     pub fn place(&self, block: u32, len: usize) -> (u64, usize) {
@@ -111,13 +122,8 @@ impl Stream {
         log::seal(&mut open.buf, self.header_blocks(), &seal);
         let blocks = (full / BB) as u32;
         self.prev = lsn.block();
-        let end = lsn.block() + blocks;
-        self.head = if end >= self.geo.bbs {
-            Stats::add(&stats.wraps, 1);
-            Lsn::new(log::next_cycle(lsn.cycle()), end - self.geo.bbs)
-        } else {
-            Lsn::new(lsn.cycle(), end)
-        };
+        self.head = self.geo.advance(lsn, blocks);
+        Stats::add(&stats.wraps, u64::from(self.head.cycle() != lsn.cycle()));
         Stats::add(&stats.writes, 1);
         Stats::add(&stats.blocks, u64::from(blocks));
         let at = self.sealed;

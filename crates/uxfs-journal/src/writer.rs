@@ -12,13 +12,13 @@ use crate::hole::{Hole, hole};
 use crate::space::Space;
 use crate::stats::Stats;
 use crate::stream::{LogGeometry, SealedRecord};
-use crate::{JournalError, PanicGuard, RECHECK, Shutdown};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use crate::{JournalError, PanicGuard, Shutdown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use uxfs_device::{Class, DeviceRef, WriteFlags, WriteRequest};
 use uxfs_format::Lsn;
+use uxfs_sync::explored::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use uxfs_sync::explored::{Condvar, Mutex, MutexGuard, notify, spawn_scoped, thread, wait};
 
 /// Bytes of the log that may be neither durable nor lost at once: what recovery searches, 8 buffers of 256 KiB.
 const WINDOW: u64 = 2 << 20;
@@ -133,8 +133,8 @@ impl LogWriter {
 
     /// Wakes everybody who waits here, after a shutdown.
     pub(crate) fn wake(&self) {
-        self.flushed.notify_all();
-        self.moved.notify_all();
+        notify(&self.flushes, &self.flushed);
+        notify(&self.window, &self.moved);
     }
 
     /// True if records bear, and space follows, the AIL's tail whether it was flushed or not.
@@ -181,7 +181,7 @@ impl LogWriter {
             }
             self.shutdown.check()?;
             if f.running {
-                uxfs_sync::blocking(|| self.flushed.wait_for(&mut f, RECHECK));
+                wait(&self.flushed, &mut f);
                 continue;
             }
             f.running = true;
@@ -203,6 +203,7 @@ impl LogWriter {
                     }
                 }
                 Err(e) => {
+                    drop(f);
                     self.shutdown.set(format!("device flush failed: {e}"));
                     return Err(JournalError::Io(e));
                 }
@@ -229,7 +230,7 @@ impl LogWriter {
         let mut first: Vec<SealedRecord> = Vec::new();
         let (send, receive) = sync_channel(self.buffers - few);
         let queue = Queue { receive: Mutex::new(receive), batch: few.div_ceil(LANES) };
-        std::thread::scope(|s| {
+        thread::scope(|s| {
             let mut lanes = Vec::new();
             let mut send = Some(send);
             let made = produce(&mut |r| {
@@ -243,7 +244,7 @@ impl LogWriter {
                 // A policy by which each record waits for the one before has nothing to gain from two.
                 let n = if self.policy.each_record() { 1 } else { LANES };
                 for _ in 0..n {
-                    lanes.extend(std::thread::Builder::new().name("uxfs-log".into()).spawn_scoped(s, || self.write_lane(&queue)));
+                    lanes.extend(spawn_scoped(s, "uxfs-log", || self.write_lane(&queue)));
                 }
                 match lanes.is_empty() {
                     false => first.drain(..).try_for_each(|r| self.hand_over(send.as_ref(), r)),
@@ -330,12 +331,13 @@ impl LogWriter {
             w.flushing = true;
             drop(w);
             let me = self.clone();
-            let spawned = std::thread::Builder::new().name("uxfs-log-flush".into()).spawn(move || {
+            let spawned = thread::Builder::new().name("uxfs-log-flush".into()).spawn(move || {
                 let _guard = PanicGuard(me.shutdown.clone());
                 me.flush_log();
             });
             if spawned.is_err() {
                 self.window.lock().flushing = false;
+                self.moved.notify_all();
             }
         }
         Ok(())
@@ -390,7 +392,7 @@ impl LogWriter {
     /// Flushes what can be made safe now, or waits until there is something.
     fn flush_or_wait<'w>(&'w self, mut w: MutexGuard<'w, Window>) -> MutexGuard<'w, Window> {
         if w.flushing || w.reach() <= w.durable {
-            uxfs_sync::blocking(|| self.moved.wait_for(&mut w, RECHECK));
+            wait(&self.moved, &mut w);
             return w;
         }
         w.flushing = true;

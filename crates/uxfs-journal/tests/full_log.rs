@@ -1,71 +1,23 @@
 //! Items that fill the log to the last byte, on a device that forgets what was not flushed: what was forced is there after
 //! recovery, and nobody waits for ever.
 
-use parking_lot::Mutex;
+#![cfg(not(uxfs_shuttle))]
+
+mod common;
+
+use common::{THING, Thing, geometry};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use uxfs_device::timed::{NVME, Timed, Timing};
-use uxfs_device::{Device, DeviceRef, Event, Memory, Recorder, Trace, WriteFlags};
-use uxfs_format::{CheckpointSeq, Lsn};
+use uxfs_device::{Device, DeviceRef, Event, Memory, Recorder, Trace};
+use uxfs_format::Lsn;
 use uxfs_journal::*;
 use uxfs_sync::Chance;
 
-/// Bytes of the log, which lies at the device's begin; behind it each item has a sector.
+/// Bytes of the log.
 const LOG: u64 = 512 << 10;
 const ITEMS: u64 = 24;
-/// Their kind in the log.
-const THING: u16 = 0x123b;
-const UUID: [u8; 16] = [9; 16];
-
-fn geometry() -> LogGeometry {
-    LogGeometry { start: 0, bbs: (LOG / 512) as u32, roundoff: 512, uuid: UUID }
-}
-
-/// Something with a version, of which the log gets many bytes.
-struct Thing {
-    number: u64,
-    version: AtomicU64,
-    state: ItemState,
-    journal: Mutex<Weak<Journal>>,
-    me: Mutex<Weak<Thing>>,
-}
-
-impl Thing {
-    fn regions(&self, version: u64, bytes: usize) -> Regions {
-        let mut head = vec![0; 24];
-        head[..2].copy_from_slice(&THING.to_le_bytes());
-        head[2..4].copy_from_slice(&2u16.to_le_bytes());
-        head[8..16].copy_from_slice(&self.number.to_le_bytes());
-        head[16..].copy_from_slice(&version.to_le_bytes());
-        vec![head, vec![version as u8; bytes]]
-    }
-}
-
-impl LogItem for Thing {
-    fn state(&self) -> &ItemState {
-        &self.state
-    }
-    fn committed(&self, lsn: Lsn, _: &Regions) -> Option<Lsn> {
-        Some(lsn)
-    }
-    fn push(&self) -> Push {
-        if self.state.is_pinned() {
-            return Push::Pinned;
-        }
-        let Some(at) = self.state.ail_lsn() else { return Push::Nothing };
-        let mut sector = vec![0; 512];
-        sector[..8].copy_from_slice(&self.version.load(Ordering::SeqCst).to_le_bytes());
-        let (me, journal) = (self.me.lock().upgrade(), self.journal.lock().upgrade());
-        let done = Box::new(move |ok| {
-            if let (true, Some(me), Some(j)) = (ok, me, journal) {
-                j.ail.remove_at(&*me, at);
-            }
-        });
-        Push::Write(WriteUnit { pieces: vec![(LOG + self.number * 512, sector)], done })
-    }
-}
 
 /// What recovery finds.
 #[derive(Default)]
@@ -89,27 +41,14 @@ fn work(flush: JournalFlush, rounds: u64, seed: u64) -> (Trace, StatsSnapshot) {
     let base: DeviceRef = Arc::new(Timed::new(Arc::new(Memory::new(LOG + ITEMS * 512)), Timing { flush: 100, ..NVME }, 1.0));
     let cfg = JournalConfig { bufsize: 16 << 10, buffers: [4, 8][seed as usize % 2], flush, ..JournalConfig::default() };
     // As mkfs does, a log begins with a record that says that it was unmounted.
-    let j = Journal::start(base.clone(), base.clone(), geometry(), cfg.clone(), Lsn::new(1, 0), Lsn::new(1, 0));
+    let j = Journal::start(base.clone(), base.clone(), geometry(LOG), cfg.clone(), Lsn::new(1, 0), Lsn::new(1, 0));
     j.unmount().unwrap();
     j.stop();
-    let state = find_log_state(&base, &geometry()).unwrap();
+    let state = find_log_state(&base, &geometry(LOG)).unwrap();
     assert!(state.clean);
     let dev = Arc::new(Recorder::new(base).unwrap());
-    let j = Journal::start(dev.clone(), dev.clone(), geometry(), cfg, state.head, state.head);
-    let things: Vec<Arc<Thing>> = (0..ITEMS)
-        .map(|number| {
-            let t = Thing {
-                number,
-                version: AtomicU64::new(0),
-                state: ItemState::default(),
-                journal: Mutex::new(Arc::downgrade(&j)),
-                me: Mutex::default(),
-            };
-            let t = Arc::new(t);
-            *t.me.lock() = Arc::downgrade(&t);
-            t
-        })
-        .collect();
+    let j = Journal::start(dev.clone(), dev.clone(), geometry(LOG), cfg, state.head, state.head);
+    let things: Vec<Arc<Thing>> = (0..ITEMS).map(|n| Thing::new(&j, LOG, n)).collect();
     std::thread::scope(|s| {
         for t in 0..4u64 {
             let (j, things, dev) = (&j, &things, &dev);
@@ -122,13 +61,7 @@ fn work(flush: JournalFlush, rounds: u64, seed: u64) -> (Trace, StatsSnapshot) {
                     let mut ticket = j.reserve(bytes as u64 + 100, 1).unwrap();
                     let v = thing.version.load(Ordering::SeqCst) + 1;
                     dev.mark(v << 16 | thing.number << 1);
-                    let dyn_thing: Arc<dyn LogItem> = thing.clone();
-                    let commit = Commit { items: vec![(dyn_thing, thing.regions(v, bytes))], ..Commit::default() };
-                    // What is committed may be written home once it is durable: the version first, then the commit.
-                    let seq: CheckpointSeq = {
-                        thing.version.store(v, Ordering::SeqCst);
-                        j.commit(&mut ticket, commit)
-                    };
+                    let seq = j.commit(&mut ticket, thing.commit(v, bytes));
                     j.release(ticket);
                     if round % 4 == 0 {
                         j.force(seq).unwrap();
@@ -151,9 +84,9 @@ fn damage(t: &Trace, cuts: u64, seed: u64) -> Vec<String> {
         let image = t
             .image_at(cut, 512, &mut |at, n| (0..n).map(|_| log && at < LOG || chance.below(100) < keep).collect())
             .map_err(|e| e.to_string())?;
-        let state = find_log_state(&image, &geometry()).map_err(|e| format!("head and tail: {e}"))?;
+        let state = find_log_state(&image, &geometry(LOG)).map_err(|e| format!("head and tail: {e}"))?;
         let mut found = Found::default();
-        replay(&image, &geometry(), &state, &mut found).map_err(|e| format!("replay: {e}"))?;
+        replay(&image, &geometry(LOG), &state, &mut found).map_err(|e| format!("replay: {e}"))?;
         let (mut begun, mut promised) = (HashMap::new(), HashMap::new());
         for e in &t.events[..cut] {
             if let Event::Mark(m) = e {
@@ -175,63 +108,64 @@ fn damage(t: &Trace, cuts: u64, seed: u64) -> Vec<String> {
     (0..cuts).filter_map(|_| one(chance.below(t.events.len() as u64 + 1) as usize).err()).collect()
 }
 
-#[test]
-fn a_log_that_is_full_to_the_last_byte_loses_nothing() {
-    let safe = JournalFlush::ALL.into_iter().filter(|f| f.is_safe());
-    for (seed, flush) in safe.cycle().take(6).enumerate() {
+/// With all rules on. The switches are the whole process's, so these are built without them.
+#[cfg(not(uxfs_holes))]
+mod rules {
+    use super::*;
+    use std::time::{Duration, Instant};
+    use uxfs_device::WriteFlags;
+
+    #[test]
+    fn a_log_that_is_full_to_the_last_byte_loses_nothing() {
+        let safe = JournalFlush::ALL.into_iter().filter(|f| f.is_safe());
+        for (seed, flush) in safe.cycle().take(6).enumerate() {
+            let start = Instant::now();
+            let (t, stats) = work(flush, 150, seed as u64);
+            assert!(start.elapsed() < Duration::from_secs(60), "{flush}: took {:?}; {stats:?}", start.elapsed());
+            assert!(stats.wraps >= 4 && stats.sleep_logspace > 0, "{stats:?}");
+            assert!(stats.used_peak * 10 >= LOG * 9, "the log was never nearly full: {stats:?}");
+            let d = damage(&t, 400, seed as u64);
+            assert!(d.is_empty(), "{flush}: {} of 400 cuts did damage: {}", d.len(), d[0]);
+        }
+    }
+
+    /// One thread that waits for space that only a record of its own could give back: the worker writes one without content.
+    #[test]
+    fn who_waits_for_space_gets_it_although_nothing_is_left_to_write() {
+        let dev: DeviceRef = Arc::new(Memory::new(LOG + ITEMS * 512));
+        let cfg = JournalConfig { bufsize: 16 << 10, buffers: 2, ..JournalConfig::default() };
+        let j = Journal::start(dev.clone(), dev, geometry(LOG), cfg, Lsn::new(1, 0), Lsn::new(1, 0));
+        let thing = Thing::new(&j, LOG, 0);
         let start = Instant::now();
-        let (t, stats) = work(flush, 150, seed as u64);
-        assert!(start.elapsed() < Duration::from_secs(60), "{flush}: took {:?}; {stats:?}", start.elapsed());
-        assert!(stats.wraps >= 4 && stats.sleep_logspace > 0, "{stats:?}");
-        assert!(stats.used_peak * 10 >= LOG * 9, "the log was never nearly full: {stats:?}");
-        let d = damage(&t, 400, seed as u64);
-        assert!(d.is_empty(), "{flush}: {} of 400 cuts did damage: {}", d.len(), d[0]);
+        for _ in 0..100 {
+            // Nearly half of the log, durable at once: the second one finds no room until the first is home and said to be.
+            let mut ticket = j.reserve(LOG / 2 - (30 << 10), 1).unwrap();
+            let seq = j.commit(&mut ticket, thing.commit(1, 200 << 10));
+            j.release(ticket);
+            j.force(seq).unwrap();
+        }
+        let stats = j.stats();
+        assert!(stats.sleep_logspace > 10 && start.elapsed() < Duration::from_secs(30), "{:?}, {stats:?}", start.elapsed());
+        j.stop();
     }
-}
 
-/// One thread that waits for space that only a record of its own could give back: the worker writes one without content.
-#[test]
-fn who_waits_for_space_gets_it_although_nothing_is_left_to_write() {
-    let dev: DeviceRef = Arc::new(Memory::new(LOG + ITEMS * 512));
-    let cfg = JournalConfig { bufsize: 16 << 10, buffers: 2, ..JournalConfig::default() };
-    let j = Journal::start(dev.clone(), dev, geometry(), cfg, Lsn::new(1, 0), Lsn::new(1, 0));
-    let thing = Arc::new(Thing {
-        number: 0,
-        version: AtomicU64::new(1),
-        state: ItemState::default(),
-        journal: Mutex::new(Arc::downgrade(&j)),
-        me: Mutex::default(),
-    });
-    *thing.me.lock() = Arc::downgrade(&thing);
-    let start = Instant::now();
-    for _ in 0..100 {
-        // Nearly half of the log, durable at once: the second one finds no room until the first is home and said to be.
-        let mut ticket = j.reserve(LOG / 2 - (30 << 10), 1).unwrap();
-        let dyn_thing: Arc<dyn LogItem> = thing.clone();
-        let seq = j.commit(&mut ticket, Commit { items: vec![(dyn_thing, thing.regions(1, 200 << 10))], ..Commit::default() });
-        j.release(ticket);
-        j.force(seq).unwrap();
+    /// The device writes nothing while nobody asks: a journal that is idle stays silent.
+    #[test]
+    fn an_idle_journal_writes_nothing() {
+        let dev = Arc::new(Recorder::new(Arc::new(Memory::new(LOG + ITEMS * 512))).unwrap());
+        let j = Journal::start(dev.clone(), dev.clone(), geometry(LOG), JournalConfig::default(), Lsn::new(1, 0), Lsn::new(1, 0));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(dev.trace().events.is_empty());
+        dev.write(LOG, &[0; 512], WriteFlags::default()).unwrap();
+        assert_eq!(dev.trace().events.len(), 2);
+        j.stop();
     }
-    let stats = j.stats();
-    assert!(stats.sleep_logspace > 10 && start.elapsed() < Duration::from_secs(30), "{:?}, {stats:?}", start.elapsed());
-    j.stop();
-}
-
-/// The device writes nothing while nobody asks: a journal that is idle stays silent.
-#[test]
-fn an_idle_journal_writes_nothing() {
-    let dev = Arc::new(Recorder::new(Arc::new(Memory::new(LOG + ITEMS * 512))).unwrap());
-    let j = Journal::start(dev.clone(), dev.clone(), geometry(), JournalConfig::default(), Lsn::new(1, 0), Lsn::new(1, 0));
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(dev.trace().events.is_empty());
-    dev.write(LOG, &[0; 512], WriteFlags::default()).unwrap();
-    assert_eq!(dev.trace().events.len(), 2);
-    j.stop();
 }
 
 #[cfg(uxfs_holes)]
 mod holes {
     use super::*;
+    use parking_lot::Mutex;
 
     /// The switches are the whole process's.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

@@ -1,11 +1,13 @@
 //! Cuts a recorded workload in many places, recovers what is left, and holds it against the model.
 
 use crate::model::{Data, Model, look};
-use crate::workload::{Journey, mark, options, top_name};
+use crate::workload::{Journey, mark, options, second_life, top_name};
 use std::collections::HashSet;
 use std::sync::Arc;
 use uxfs::{Devices, Fs};
 use uxfs_device::{Device, DeviceRef, Event, Memory, Recorder};
+use uxfs_format::Geometry;
+use uxfs_journal::{LogGeometry, find_as_kernel, find_log_state};
 use uxfs_sync::Chance;
 
 /// Where to cut, and how much to look at.
@@ -19,6 +21,8 @@ pub struct Plan {
     pub tear: usize,
     /// One cut in so many is followed by another one, inside the recovery; 0 for none.
     pub again: usize,
+    /// One cut in so many is recovered, worked on, and cut again; 0 for none.
+    pub lives: usize,
     /// One cut in so many is recovered by the kernel, too, which needs root; 0 for none.
     pub kernel: usize,
     /// Seed of the choices.
@@ -27,7 +31,7 @@ pub struct Plan {
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { at_flushes: 25, between: 60, tear: 512, again: 5, kernel: 0, seed: 0 }
+        Plan { at_flushes: 25, between: 60, tear: 512, again: 5, lives: 0, kernel: 0, seed: 0 }
     }
 }
 
@@ -42,10 +46,22 @@ pub struct Findings {
     pub dirty: usize,
     /// Cuts inside a recovery.
     pub again: usize,
+    /// Cuts in the life after a recovery.
+    pub lives: usize,
     /// Images that the kernel recovered.
     pub kernel: usize,
+    /// What the kernel wrote and did not mount after a cut: its words.
+    pub refused: Vec<String>,
     /// What was wrong: cut and words.
     pub damage: Vec<(usize, String)>,
+}
+
+impl Findings {
+    fn take(&mut self, cut: usize, second: Findings) {
+        self.lives += second.cuts;
+        self.images.extend(second.images);
+        self.damage.extend(second.damage.into_iter().map(|(c, e)| (cut, format!("in the life after it, at {c}: {e}"))));
+    }
 }
 
 /// What the kernel takes for granted is written whole: it does not replay onto a block that bears the position already, also if
@@ -58,39 +74,49 @@ const KERNEL_TEAR: usize = 4096;
 /// An image could not be made.
 pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
     let chance = Chance::seeded(plan.seed);
-    let flushes = j.trace.flush_ends();
+    let flushes: Vec<usize> = j.trace.flush_ends().into_iter().filter(|f| *f >= j.ready).collect();
     let mut cuts: Vec<usize> = Vec::new();
-    for i in 0..plan.at_flushes.min(flushes.len()) {
-        cuts.push(flushes[i * flushes.len() / plan.at_flushes.min(flushes.len())]);
-    }
+    let at_flushes = plan.at_flushes.min(flushes.len());
+    cuts.extend((0..at_flushes).map(|i| flushes[i * flushes.len() / at_flushes]));
     // Half of the others anywhere in time, half where it is dangerous: most of the time nothing is on its way.
     let risky = risky_moments(j);
     for i in 0..plan.between {
         cuts.push(match i % 2 {
             1 if !risky.is_empty() => risky[chance.below(risky.len() as u64) as usize],
-            _ => chance.below(j.trace.events.len() as u64 + 1) as usize,
+            _ => j.ready + chance.below((j.trace.events.len() - j.ready) as u64 + 1) as usize,
         });
     }
+    let every = |n: usize, one_in: usize| one_in > 0 && n % one_in == one_in - 1;
     let mut found = Findings::default();
     for (n, cut) in cuts.into_iter().enumerate() {
-        let log_first = n >= plan.at_flushes.min(flushes.len()) && n % 8 < 5;
+        let log_first = n >= at_flushes && n % 8 < 5;
         let mut fate = Fate::new(&chance, n, log_first);
-        let by_kernel = plan.kernel > 0 && n % plan.kernel == plan.kernel - 1;
+        let by_kernel = every(n, plan.kernel);
         let tear = if by_kernel { plan.tear.max(KERNEL_TEAR) } else { plan.tear };
         let images = j.trace.images_at(cut, tear, &mut |dev, offset, sectors| fate.of(j.is_log(dev, offset), sectors))?;
         found.cuts += 1;
-        let mut say = |what: &str, e: String| found.damage.push((cut, format!("{what}{e}")));
         if by_kernel {
             found.kernel += 1;
             match crate::kernel::recover(&images) {
-                Ok(left) => drop(judge(j, cut, left).map_err(|e| say("recovered by the kernel: ", e))),
-                Err(e) => say("", e),
+                Ok(left) => drop(judge(j, cut, left).map_err(|e| found.damage.push((cut, format!("recovered by the kernel: {e}"))))),
+                Err(e) if j.by_kernel => found.refused.push(e),
+                Err(e) => found.damage.push((cut, e)),
             }
         }
-        if plan.again > 0 && n % plan.again == plan.again - 1 {
+        if every(n, plan.again) {
             found.again += 1;
             if let Err(e) = cut_recovery(&images, plan.tear, &chance).and_then(|again| judge(j, cut, again)) {
-                say("cut again in its recovery: ", e);
+                found.damage.push((cut, format!("cut again in its recovery: {e}")));
+            }
+        }
+        if every(n, plan.lives) {
+            let seed = chance.next_u64();
+            match second_life(j, images.iter().map(Memory::fork).collect(), seed) {
+                Ok(second) => {
+                    let plan = Plan { at_flushes: 2, between: 6, again: 0, lives: 0, kernel: 0, seed, ..plan.clone() };
+                    found.take(cut, explore(&second, &plan)?);
+                }
+                Err(e) => found.damage.push((cut, format!("in the life after it: {e}"))),
             }
         }
         match judge(j, cut, images) {
@@ -98,7 +124,7 @@ pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
                 found.images.insert(digest);
                 found.dirty += usize::from(dirty);
             }
-            Err(e) => say("", e),
+            Err(e) => found.damage.push((cut, e)),
         }
     }
     Ok(found)
@@ -166,7 +192,7 @@ fn risky_moments(j: &Journey) -> Vec<usize> {
                 writes.push(i + 1);
                 if !in_log.remove(id) {
                     unflushed = true;
-                } else if unflushed {
+                } else if unflushed && i >= j.ready {
                     risky.push(i + 1);
                 }
             }
@@ -174,6 +200,7 @@ fn risky_moments(j: &Journey) -> Vec<usize> {
             _ => {}
         }
     }
+    writes.retain(|w| *w >= j.ready);
     if risky.is_empty() { writes } else { risky }
 }
 
@@ -195,12 +222,21 @@ fn progress(events: &[Event], worker: u32) -> (u64, u64) {
 /// dirty.
 fn judge(j: &Journey, cut: usize, images: Vec<Memory>) -> Result<(u64, bool), String> {
     let images: Vec<Arc<Memory>> = images.into_iter().map(Arc::new).collect();
+    if !j.by_kernel && j.shape.journal.flush.is_safe() {
+        as_the_kernel(&images)?;
+    }
     let fs = Fs::open(devices(&images), options(1)).map_err(|e| format!("recovery: {e}"))?;
     let dirty = fs.was_recovered();
     let events = &j.trace.events[..cut];
-    for (w, model) in j.models.iter().enumerate() {
-        let (began, ended) = progress(events, w as u32);
-        worker(&fs, w as u32, model, began, ended)?;
+    for (w, model) in (j.first..).zip(&j.models) {
+        let (began, ended) = progress(events, w);
+        worker(&fs, w, model, began, ended)?;
+    }
+    for (w, digest) in &j.kept {
+        let say = |e: uxfs::Error| format!("worker {w}, who does nothing any more: {e}");
+        if look(&fs, fs.lookup(fs.root(), top_name(*w).as_bytes()).map_err(say)?.ino).map_err(say)?.digest != *digest {
+            return Err(format!("the names of worker {w}, who does nothing any more, changed"));
+        }
     }
     fs.unmount().map_err(|e| format!("unmount: {e}"))?;
     let log = images.get(1).map(|l| &**l as &dyn Device);
@@ -209,6 +245,21 @@ fn judge(j: &Journey, cut: usize, images: Vec<Memory>) -> Result<(u64, bool), St
         return Err(format!("check: {f} ({} findings)", report.findings.len()));
     }
     Ok((images.iter().fold(0, |d, i| d.rotate_left(1) ^ i.digest()), dirty))
+}
+
+/// The kernel would find the same head and tail: what it looks for is less than what we do.
+fn as_the_kernel(images: &[Arc<Memory>]) -> Result<(), String> {
+    let mut sector = vec![0; 4096];
+    images[0].read(0, &mut sector).map_err(|e| e.to_string())?;
+    let (g, _) = Geometry::parse(&sector).map_err(|e| e.to_string())?;
+    let log = images.last().map_or(&images[0], |l| l);
+    let geo = if images.len() > 1 { LogGeometry { start: 0, ..LogGeometry::of(&g) } } else { LogGeometry::of(&g) };
+    let ours = find_log_state(log, &geo).map_err(|e| format!("head and tail: {e}"))?;
+    let theirs = find_as_kernel(log, &geo).map_err(|e| format!("head and tail as the kernel looks for them: {e}"))?;
+    if (ours.head, ours.tail, ours.clean) != (theirs.head, theirs.tail, theirs.clean) {
+        return Err(format!("head and tail: {ours:?}; as the kernel looks for them: {theirs:?}"));
+    }
+    Ok(())
 }
 
 fn worker(fs: &Fs, w: u32, model: &Model, began: u64, ended: u64) -> Result<(), String> {
@@ -223,15 +274,16 @@ fn worker(fs: &Fs, w: u32, model: &Model, began: u64, ended: u64) -> Result<(), 
         _ => None,
     });
     let from = synced.max().unwrap_or(0).max(model.syncs.iter().filter(|s| **s < ended).map(|s| s + 1).max().unwrap_or(0));
-    let possible = &model.digests[from as usize..=(began as usize).min(model.digests.len() - 1)];
-    if !possible.contains(&seen.digest) {
-        let other = model.digests.iter().rposition(|d| *d == seen.digest);
+    let possible = |(n, digest): &(u64, u64)| (from..=began).contains(n) && *digest == seen.digest;
+    if !model.digests.iter().any(possible) {
+        let other = model.digests.iter().rfind(|d| d.1 == seen.digest).map(|d| d.0);
         return Err(format!(
             "worker {w}: the names are those after operation {other:?}, those after {from} to {began} were possible\n{}",
             seen.text
         ));
     }
-    for (id, ino, size) in &seen.files {
+    // Number 0 is for a file that has not got its own yet.
+    for (id, ino, size) in seen.files.iter().filter(|f| f.0 != 0) {
         let Some(node) = model.any(*id) else { return Err(format!("worker {w}: file {id} was never made")) };
         let mut content = vec![0; *size as usize];
         let n = fs.read(*ino, 0, &mut content).map_err(say)?;

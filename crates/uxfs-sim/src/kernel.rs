@@ -1,4 +1,9 @@
-//! The kernel's XFS recovers an image: a second opinion on what a power cut left.
+//! The kernel's XFS recovers an image, as a second opinion on what a power cut left, or does the work itself.
+
+mod live;
+mod served;
+
+pub use live::run;
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -10,8 +10,14 @@ pub mod fuzz;
 pub mod hostile;
 pub mod kernel;
 mod model;
+mod ops;
+mod shrink;
+mod subject;
 mod workload;
 
 pub use explore::{Findings, Plan, explore};
 pub use model::{Data, Model};
-pub use workload::{Journey, Mix, Shape, run};
+pub use ops::{Made, Op};
+pub use shrink::shrink;
+pub use subject::Subject;
+pub use workload::{Journey, Mix, Shape, replay, run};

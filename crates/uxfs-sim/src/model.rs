@@ -21,6 +21,15 @@ pub struct Node {
     pub changed: u64,
 }
 
+impl Node {
+    pub fn is_file(&self) -> bool {
+        self.mode & 0o170_000 == 0o100_000
+    }
+    pub fn is_dir(&self) -> bool {
+        self.mode & 0o170_000 == 0o040_000
+    }
+}
+
 /// What happened to a file's data.
 #[derive(Clone, Debug, Default)]
 pub struct History {
@@ -49,11 +58,12 @@ pub struct Model {
     pub nodes: BTreeMap<u32, Node>,
     /// Files that are gone; a cut may bring them back.
     pub gone: BTreeMap<u32, Node>,
-    /// The namespace after each operation, as a digest.
-    pub digests: Vec<u64>,
+    /// The namespace, as a digest, as it may be once so many operations have begun; what it is after them comes last.
+    pub digests: Vec<(u64, u64)>,
     /// Operations that made everything durable when they ended.
     pub syncs: Vec<u64>,
-    next: u32,
+    /// The highest number given away.
+    pub next: u32,
 }
 
 /// The worker's own directory.
@@ -69,7 +79,7 @@ impl Model {
         let top = Node { mode: 0o040_755, nlink: 2, ino, ..Node::default() };
         let mut m =
             Model { nodes: BTreeMap::from([(TOP, top)]), gone: BTreeMap::new(), digests: Vec::new(), syncs: Vec::new(), next: TOP + 1 };
-        m.end_op();
+        m.note(0, None);
         m
     }
 
@@ -79,19 +89,29 @@ impl Model {
         self.next
     }
 
-    /// Notes the namespace as it is now.
-    pub fn end_op(&mut self) {
+    /// Notes the namespace as it is when `n` operations have ended, or as it is on the way there while `unowned` has no number.
+    pub fn note(&mut self, n: u64, unowned: Option<u32>) {
         let mut text = String::new();
-        self.tell(TOP, "", &mut text);
-        self.digests.push(fnv(&text));
+        self.tell(TOP, "", unowned, &mut text);
+        self.digests.push((n, fnv(&text)));
     }
 
-    fn tell(&self, id: u32, path: &str, out: &mut String) {
+    fn tell(&self, id: u32, path: &str, unowned: Option<u32>, out: &mut String) {
         let n = &self.nodes[&id];
-        let _ = writeln!(out, "{path} {id} {:o} {} {:?} {:?}", n.mode, n.nlink, n.target, n.attrs);
+        let shown = if unowned == Some(id) { 0 } else { id };
+        let _ = writeln!(out, "{path} {shown} {:o} {} {:?} {:?}", n.mode, n.nlink, n.target, n.attrs);
         for (name, child) in &n.names {
-            self.tell(*child, &format!("{path}/{name}"), out);
+            self.tell(*child, &format!("{path}/{name}"), unowned, out);
         }
+    }
+
+    /// Where a node is found, from the worker's directory on; each part begins with a slash.
+    pub fn path(&self, id: u32) -> Option<String> {
+        if id == TOP {
+            return Some(String::new());
+        }
+        let (dir, name) = self.nodes.iter().find_map(|(d, n)| Some((*d, n.names.iter().find(|c| *c.1 == id)?.0)))?;
+        Some(format!("{}/{name}", self.path(dir)?))
     }
 
     /// A node, also one that is gone.

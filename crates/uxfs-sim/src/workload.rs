@@ -1,11 +1,13 @@
 //! Random operations on a volume, recorded, with their model.
 
-use crate::model::{Data, History, Model, Node, TOP};
+use crate::model::{Model, Node, TOP};
+use crate::ops::{Made, Op};
+use crate::subject::Subject;
 use std::ops::Range;
 use std::sync::Arc;
-use uxfs::{Allocate, AttrName, Devices, Fs, JournalConfig, Make, Options, Rename, SetAttr, SetMode};
+use uxfs::{Devices, Fs, JournalConfig, Make, Options};
 use uxfs_device::timed::{Timed, Timing};
-use uxfs_device::{DeviceRef, Memory, Recorder, Trace};
+use uxfs_device::{Device, DeviceRef, Memory, Recorder, Trace};
 use uxfs_mkfs::Features;
 use uxfs_sync::{Chance, FixedClock};
 
@@ -73,24 +75,40 @@ pub struct Mix {
 
 /// A finished workload.
 pub struct Journey {
-    /// What the device saw.
+    /// What the devices saw.
     pub trace: Trace,
+    /// From this event on the workers' directories are durable.
+    pub ready: usize,
+    /// Number of the first worker.
+    pub first: u32,
     /// One for each worker.
     pub models: Vec<Model>,
-    /// How the journal worked.
-    pub journal: JournalConfig,
-    /// The journal's counters at the end.
+    /// What each worker did.
+    pub histories: Vec<Vec<Op>>,
+    /// Digests of other workers' directories, in which nothing is done.
+    pub kept: Vec<(u32, u64)>,
+    /// What it was made from.
+    pub shape: Shape,
+    /// The journal's counters at the end; none of the kernel's.
     pub stats: Vec<(&'static str, u64)>,
-    /// Bytes of the log.
-    pub log: u64,
-    /// The device that it lies on, and where.
+    /// The device that the log lies on, and where.
     pub log_at: (usize, Range<u64>),
+    /// The kernel's XFS worked, not ours.
+    pub by_kernel: bool,
 }
 
 impl Journey {
     /// True if a write goes to the log.
     pub(crate) fn is_log(&self, dev: usize, offset: u64) -> bool {
         dev == self.log_at.0 && self.log_at.1.contains(&offset)
+    }
+    /// Bytes of the log.
+    pub fn log_bytes(&self) -> u64 {
+        self.log_at.1.end - self.log_at.1.start
+    }
+    /// A counter of the journal; 0 for one that there is not.
+    pub fn stat(&self, name: &str) -> u64 {
+        self.stats.iter().find(|s| s.0 == name).map_or(0, |s| s.1)
     }
 }
 
@@ -115,14 +133,50 @@ pub(crate) fn options(seed: u64) -> Options {
     }
 }
 
+/// What the workers do.
+#[derive(Clone, Copy)]
+pub(crate) enum Work<'a> {
+    /// What the shape and its seed say.
+    Random,
+    /// What one worker did before; what does not fit any more is left out.
+    Again(&'a [Op]),
+}
+
 /// Makes a volume, works on it, and stops it as a power cut would, without an unmount.
 ///
 /// # Errors
 /// An operation failed that should not have.
 pub fn run(shape: &Shape) -> Result<Journey, String> {
-    let base: DeviceRef = Arc::new(Memory::new(shape.size));
+    live(make(shape)?, shape, 0, Work::Random)
+}
+
+/// Does what one worker did before, or a part of it, on a new volume. Of one worker the record is the same each time.
+///
+/// # Errors
+/// An operation failed that should not have.
+pub fn replay(shape: &Shape, history: &[Op]) -> Result<Journey, String> {
+    let shape = Shape { workers: 1, ..shape.clone() };
+    live(make(&shape)?, &shape, 0, Work::Again(history))
+}
+
+/// Recovers the volume that a cut of `j` left, and goes on there, with other workers.
+///
+/// # Errors
+/// An operation failed that should not have.
+pub(crate) fn second_life(j: &Journey, images: Vec<Memory>, seed: u64) -> Result<Journey, String> {
+    let mix = Mix { sync: 30, ..j.shape.mix };
+    let shape = Shape { workers: 1, ops: 60, mix, timing: None, seed, ..j.shape.clone() };
+    live(images, &shape, j.first + j.models.len() as u32, Work::Random)
+}
+
+/// Devices of a new volume, with its log.
+///
+/// # Errors
+/// There is no such volume.
+pub(crate) fn make(shape: &Shape) -> Result<Vec<Memory>, String> {
     let log_bytes = shape.log.unwrap_or(shape.size / 8);
-    let log: Option<DeviceRef> = shape.external.then(|| Arc::new(Memory::new(log_bytes)) as DeviceRef);
+    let mut images = vec![Memory::new(shape.size)];
+    images.extend(shape.external.then(|| Memory::new(log_bytes)));
     let o = uxfs_mkfs::Options {
         agcount: Some(shape.agcount),
         log_size: shape.log,
@@ -131,29 +185,58 @@ pub fn run(shape: &Shape) -> Result<Journey, String> {
         features: if shape.newest { Features::NEWEST } else { Features::V6_1 },
         ..uxfs_mkfs::Options::new(shape.size, [7; 16])
     };
-    uxfs_mkfs::format_with_log(&*base, log.as_ref().unwrap_or(&base), &o).map_err(|e| e.to_string())?;
+    let log = images.get(1).unwrap_or(&images[0]);
+    uxfs_mkfs::format_with_log(&images[0], log, &o).map_err(|e| e.to_string())?;
+    Ok(images)
+}
+
+/// Devices that record in one history, and take as long as the shape says.
+pub(crate) fn record(images: Vec<Memory>, shape: &Shape) -> Result<Vec<Arc<Recorder>>, String> {
+    let say = |e: std::io::Error| e.to_string();
+    let mut all: Vec<Arc<Recorder>> = Vec::new();
+    for i in images {
+        let mut dev: DeviceRef = Arc::new(i);
+        if let Some(t) = shape.timing {
+            dev = Arc::new(Timed::new(dev, t, 1.0));
+        }
+        let recorder = match all.first() {
+            Some(first) => first.beside(dev),
+            None => Recorder::new(dev),
+        };
+        all.push(Arc::new(recorder.map_err(say)?));
+    }
+    Ok(all)
+}
+
+/// The directories of a volume that is open already.
+fn kept(fs: &Fs, workers: Range<u32>) -> Result<Vec<(u32, u64)>, uxfs::Error> {
+    let one = |w: u32| Ok((w, crate::model::look(fs, fs.lookup(fs.root(), top_name(w).as_bytes())?.ino)?.digest));
+    workers.map(one).collect()
+}
+
+fn live(images: Vec<Memory>, shape: &Shape, first: u32, work: Work<'_>) -> Result<Journey, String> {
     let say = |e: uxfs::Error| e.to_string();
+    let devices = record(images, shape)?;
+    let opened = Devices { data: devices[0].clone(), log: devices.get(1).map(|l| l.clone() as DeviceRef) };
+    let open = || {
+        let o = Options { journal: shape.journal.clone(), discard: shape.discard, ..options(shape.seed) };
+        Fs::open(opened.clone(), o).map_err(say)
+    };
+    let mut fs = open()?;
+    let kept = kept(&fs, 0..first).map_err(say)?;
     // The workers' directories are there from the start.
-    let fs = Fs::open(Devices { data: base.clone(), log: log.clone() }, options(shape.seed)).map_err(say)?;
-    for w in 0..shape.workers {
+    for w in first..first + shape.workers {
         fs.create(fs.root(), top_name(w).as_bytes(), Make { mode: 0o040_755, uid: TOP, gid: 0, rdev: (0, 0), umask: 0 }).map_err(say)?;
     }
-    fs.unmount().map_err(say)?;
-    let slow = |dev: DeviceRef| -> DeviceRef {
-        match shape.timing {
-            Some(t) => Arc::new(Timed::new(dev, t, 1.0)),
-            None => dev,
-        }
-    };
-    let recorder = Arc::new(Recorder::new(slow(base)).map_err(|e| e.to_string())?);
-    let log = log.map(slow).map(|l| recorder.beside(l)).transpose().map_err(|e| e.to_string())?;
-    let devices = Devices { data: recorder.clone(), log: log.map(|l| Arc::new(l) as DeviceRef) };
-    let fs = Fs::open(devices, Options { journal: shape.journal.clone(), discard: shape.discard, ..options(shape.seed) }).map_err(say)?;
-    let models = std::thread::scope(|s| {
-        let (fs, recorder) = (&fs, &*recorder);
-        let jobs: Vec<_> = (0..shape.workers).map(|w| s.spawn(move || Worker::new(w, fs, recorder, shape)?.work())).collect();
-        jobs.into_iter().map(|j| j.join().unwrap_or_else(|_| Err("a worker panicked".into()))).collect::<Result<Vec<_>, String>>()
-    })?;
+    if first == 0 || shape.seed.is_multiple_of(2) {
+        fs.unmount().map_err(say)?;
+        fs = open()?;
+    } else {
+        fs.sync().map_err(say)?;
+    }
+    let ready = devices[0].mark(u64::MAX);
+    let inos = |w: u32| fs.lookup(fs.root(), top_name(w).as_bytes()).map(|s| s.ino).map_err(say);
+    let (models, histories) = work_on(&fs, &devices[0], shape, first, work, &inos)?;
     if shape.mix.sync == 0 {
         // What was gathered all the time goes to the log at once. Nobody was promised anything.
         fs.sync().map_err(say)?;
@@ -161,43 +244,91 @@ pub fn run(shape: &Shape) -> Result<Journey, String> {
     if let Some(why) = fs.shutdown_reason() {
         return Err(why);
     }
-    let (stats, log) = (fs.stats(), fs.log_usage().1);
-    let start = fs.geometry().fsb_daddr(fs.geometry().logstart).0 * 512;
-    let trace = recorder.trace();
+    let (stats, log_at) = (fs.stats(), log_at(fs.geometry(), &devices));
+    let trace = devices[0].trace();
     drop(fs);
-    Ok(Journey { trace, models, journal: shape.journal.clone(), stats, log, log_at: (usize::from(shape.external), start..start + log) })
+    Ok(Journey { trace, ready, first, models, histories, kept, shape: shape.clone(), stats, log_at, by_kernel: false })
+}
+
+/// Where the log lies.
+pub(crate) fn log_at(g: &uxfs_format::Geometry, devices: &[Arc<Recorder>]) -> (usize, Range<u64>) {
+    match devices.get(1) {
+        Some(log) => (1, 0..log.size_bytes()),
+        None => {
+            let start = g.fsb_daddr(g.logstart).0 * 512;
+            (0, start..start + u64::from(g.log_bbs()) * 512)
+        }
+    }
+}
+
+/// Lets workers work on a subject, each in its directory, of which `ino` says the number.
+pub(crate) fn work_on(
+    subject: &dyn Subject,
+    recorder: &Recorder,
+    shape: &Shape,
+    first: u32,
+    work: Work<'_>,
+    ino: &(dyn Fn(u32) -> Result<u64, String> + Sync),
+) -> Result<(Vec<Model>, Vec<Vec<Op>>), String> {
+    let one = |number| {
+        let chance = Chance::seeded(shape.seed ^ u64::from(number) << 32);
+        let w = Worker { number, subject, recorder, chance, model: Model::new(ino(number)?), shape, history: Vec::new() };
+        w.work(work)
+    };
+    std::thread::scope(|s| {
+        let one = &one;
+        let jobs: Vec<_> = (first..first + shape.workers).map(|w| s.spawn(move || one(w))).collect();
+        let ended = jobs.into_iter().map(|j| j.join().unwrap_or_else(|_| Err("a worker panicked".into())));
+        Ok(ended.collect::<Result<Vec<_>, String>>()?.into_iter().unzip())
+    })
 }
 
 struct Worker<'a> {
     number: u32,
-    fs: &'a Fs,
+    subject: &'a dyn Subject,
     recorder: &'a Recorder,
     chance: Chance,
     model: Model,
     shape: &'a Shape,
-    /// The operation under way.
-    op: u64,
+    history: Vec<Op>,
 }
 
 /// Longest file of a workload, in bytes.
 const LONGEST: u64 = 200_000;
+/// Bytes that blocks are shared in.
+const BLOCK: u64 = 4096;
 
-impl<'a> Worker<'a> {
-    fn new(number: u32, fs: &'a Fs, recorder: &'a Recorder, shape: &'a Shape) -> Result<Worker<'a>, String> {
-        let top = fs.lookup(fs.root(), top_name(number).as_bytes()).map_err(|e| e.to_string())?;
-        let chance = Chance::seeded(shape.seed ^ u64::from(number) << 32);
-        Ok(Worker { number, fs, recorder, chance, model: Model::new(top.ino), shape, op: 0 })
+impl Worker<'_> {
+    fn work(mut self, work: Work<'_>) -> Result<(Model, Vec<Op>), String> {
+        match work {
+            Work::Random => {
+                for n in 0..self.shape.ops {
+                    if let Some(op) = self.choose(n) {
+                        self.step(op)?;
+                    }
+                }
+            }
+            Work::Again(ops) => ops.iter().cloned().try_for_each(|op| self.step(op))?,
+        }
+        Ok((self.model, self.history))
     }
 
-    fn work(mut self) -> Result<Model, String> {
-        for op in 0..self.shape.ops {
-            self.op = op;
-            self.recorder.mark(mark(self.number, op, false));
-            self.step(op).map_err(|e| format!("worker {} operation {op}: {e}", self.number))?;
-            self.model.end_op();
-            self.recorder.mark(mark(self.number, op, true));
+    /// Does an operation, if it fits.
+    fn step(&mut self, op: Op) -> Result<(), String> {
+        if !self.model.fits(&op) {
+            return Ok(());
         }
-        Ok(self.model)
+        let n = self.history.len() as u64;
+        self.recorder.mark(mark(self.number, n, false));
+        let ino = self.subject.apply(&self.model, &op).map_err(|e| format!("worker {} operation {n}: {e}", self.number))?;
+        self.model.apply(n, &op, ino);
+        if let (true, Op::Make { id, .. }) = (self.subject.owns_later(), &op) {
+            self.model.note(n + 1, Some(*id));
+        }
+        self.model.note(n + 1, None);
+        self.recorder.mark(mark(self.number, n, true));
+        self.history.push(op);
+        Ok(())
     }
 
     fn pick(&self, want: impl Fn(&Node) -> bool) -> Option<u32> {
@@ -207,11 +338,11 @@ impl<'a> Worker<'a> {
 
     fn dir(&self) -> u32 {
         // Mostly one directory, so that it takes all forms.
-        if self.chance.below(3) > 0 { TOP } else { self.pick(|n| n.mode & 0o170_000 == 0o040_000).unwrap_or(TOP) }
+        if self.chance.below(3) > 0 { TOP } else { self.pick(Node::is_dir).unwrap_or(TOP) }
     }
 
     fn file(&self) -> Option<u32> {
-        self.pick(|n| n.mode & 0o170_000 == 0o100_000)
+        self.pick(Node::is_file)
     }
 
     /// A name in a directory, with the node that it leads to.
@@ -222,248 +353,113 @@ impl<'a> Worker<'a> {
         Some((d, n.clone(), *id))
     }
 
-    /// A node, to be changed by the operation under way.
-    fn node(&mut self, id: u32) -> &mut Node {
-        let n = self.model.nodes.entry(id).or_default();
-        n.changed = self.op;
-        n
+    fn size(&self, id: u32) -> u64 {
+        self.model.nodes[&id].data.size
     }
 
-    fn data(&mut self, id: u32) -> &mut History {
-        &mut self.model.nodes.entry(id).or_default().data
-    }
-
-    fn step(&mut self, op: u64) -> uxfs::Result<()> {
+    fn choose(&mut self, n: u64) -> Option<Op> {
         let (roll, mix) = (self.chance.below(100), self.shape.mix);
         if mix.clones && roll < mix.data && self.chance.below(5) == 0 {
-            return self.clone_blocks(op);
+            return self.clone_blocks();
         }
         if roll < mix.data {
             return match self.chance.below(8) {
-                0 => self.truncate(op),
-                1 => self.allocate(op),
-                _ => self.write(op),
+                0 => self.truncate(),
+                1 => self.allocate(),
+                _ => self.write(n),
             };
         }
         if roll < mix.data + mix.sync {
-            return if self.chance.below(4) == 0 { self.sync(op) } else { self.fsync(op) };
+            return if self.chance.below(4) == 0 { Some(Op::Sync) } else { self.file().map(|id| Op::Fsync { id }) };
         }
         let removals = if mix.churn { 8 } else { 3 };
         match self.chance.below(16 + removals) {
-            0..8 => self.make(0o100_644),
-            8 | 9 => self.make(0o040_755),
-            10 => self.make(0o120_777),
-            11 => self.link(),
+            0..8 => Some(self.make(Made::File)),
+            8 | 9 => Some(self.make(Made::Dir)),
+            10 => {
+                let target = format!("target{}", "/x".repeat(self.chance.below(400) as usize));
+                Some(self.make(Made::Link(target)))
+            }
+            11 => {
+                let (id, dir) = (self.file()?, self.dir());
+                Some(Op::Link { id, dir, name: format!("link {}", self.model.fresh()) })
+            }
             12 | 13 => self.rename(),
             14 => self.attr(),
-            15 => self.chmod(),
-            _ => self.remove(),
-        }
-    }
-
-    fn make(&mut self, mode: u16) -> uxfs::Result<()> {
-        let (d, id) = (self.dir(), self.model.fresh());
-        let name = format!("{}{id}", ["n", "a longer name of a node ", "middling "][self.chance.below(3) as usize]);
-        let dir = self.model.nodes[&d].ino;
-        let mut n = Node { mode, nlink: 1, changed: self.op, ..Node::default() };
-        let s = if mode & 0o170_000 == 0o120_000 {
-            let target = format!("target{}", "/x".repeat(self.chance.below(400) as usize));
-            n.target = Some(target.clone());
-            self.fs.symlink(dir, name.as_bytes(), target.as_bytes(), id, 0)?
-        } else {
-            self.fs.create(dir, name.as_bytes(), Make { mode, uid: id, gid: 0, rdev: (0, 0), umask: 0 })?
-        };
-        n.ino = s.ino;
-        if mode & 0o170_000 == 0o040_000 {
-            n.nlink = 2;
-            self.node(d).nlink += 1;
-        }
-        self.model.nodes.insert(id, n);
-        self.node(d).names.insert(name, id);
-        Ok(())
-    }
-
-    fn drop_link(&mut self, id: u32) {
-        let n = self.node(id);
-        n.nlink -= 1;
-        if n.nlink == 0
-            && let Some(n) = self.model.nodes.remove(&id)
-        {
-            self.model.gone.insert(id, n);
-        }
-    }
-
-    fn remove(&mut self) -> uxfs::Result<()> {
-        let Some((d, name, id)) = self.name() else { return Ok(()) };
-        let dir = self.model.nodes[&d].ino;
-        let n = &self.model.nodes[&id];
-        if n.mode & 0o170_000 == 0o040_000 {
-            if !n.names.is_empty() {
-                return Ok(());
+            15 => {
+                let id = self.file()?;
+                Some(Op::Chmod { id, mode: self.chance.below(0o1000) as u16 })
             }
-            self.fs.rmdir(dir, name.as_bytes())?;
-            self.node(d).nlink -= 1;
-            self.node(id).nlink = 1;
-        } else {
-            self.fs.unlink(dir, name.as_bytes())?;
+            _ => self.name().map(|(dir, name, _)| Op::Remove { dir, name }),
         }
-        self.node(d).names.remove(&name);
-        self.drop_link(id);
-        Ok(())
     }
 
-    fn link(&mut self) -> uxfs::Result<()> {
-        let (Some(id), d) = (self.file(), self.dir()) else { return Ok(()) };
-        let name = format!("link {}", self.model.fresh());
-        self.fs.link(self.model.nodes[&id].ino, self.model.nodes[&d].ino, name.as_bytes())?;
-        self.node(id).nlink += 1;
-        self.node(d).names.insert(name, id);
-        Ok(())
+    fn make(&mut self, what: Made) -> Op {
+        let (dir, id) = (self.dir(), self.model.fresh());
+        let name = format!("{}{id}", ["n", "a longer name of a node ", "middling "][self.chance.below(3) as usize]);
+        Op::Make { dir, id, name, what }
     }
 
-    fn is_below(&self, id: u32, above: u32) -> bool {
-        id == above || self.model.nodes[&above].names.values().any(|c| self.is_below(id, *c))
-    }
-
-    fn rename(&mut self) -> uxfs::Result<()> {
-        let Some((od, oname, id)) = self.name() else { return Ok(()) };
+    fn rename(&mut self) -> Option<Op> {
+        let (od, oname, id) = self.name()?;
         let over = self.chance.below(3) == 0;
-        let (nd, nname) = match self.name() {
-            Some((d, n, other)) if over && other != id && self.model.nodes[&other].mode & 0o170_000 == 0o100_000 => (d, n),
+        let to = match self.name() {
+            Some((d, n, other)) if over && other != id && self.model.nodes[&other].is_file() => (d, n),
             _ => (self.dir(), format!("renamed {}", self.model.fresh())),
         };
-        let is_dir = self.model.nodes[&id].mode & 0o170_000 == 0o040_000;
-        let replaced = self.model.nodes[&nd].names.get(&nname).copied();
-        if let Some(other) = replaced.filter(|r| !is_dir && *r != id && self.chance.below(2) == 0) {
-            let (o, n) = (self.model.nodes[&od].ino, self.model.nodes[&nd].ino);
-            self.fs.rename(o, oname.as_bytes(), n, nname.as_bytes(), Rename::Exchange)?;
-            self.node(od).names.insert(oname, other);
-            self.node(nd).names.insert(nname, id);
-            self.node(id);
-            self.node(other);
-            return Ok(());
-        }
-        if self.is_below(nd, id) || (is_dir && replaced.is_some()) || replaced == Some(id) {
-            return Ok(());
-        }
-        let (o, n) = (self.model.nodes[&od].ino, self.model.nodes[&nd].ino);
-        self.fs.rename(o, oname.as_bytes(), n, nname.as_bytes(), Rename::Replace)?;
-        self.node(od).names.remove(&oname);
-        self.node(nd).names.insert(nname, id);
-        self.node(id);
-        if is_dir {
-            self.node(od).nlink -= 1;
-            self.node(nd).nlink += 1;
-        }
-        if let Some(r) = replaced {
-            self.drop_link(r);
-        }
-        Ok(())
+        let exchange = self.model.at(to.0, &to.1).is_some() && !self.model.nodes[&id].is_dir() && self.chance.below(2) == 0;
+        Some(Op::Rename { from: (od, oname), to, exchange })
     }
 
-    fn attr(&mut self) -> uxfs::Result<()> {
-        let Some((_, _, id)) = self.name() else { return Ok(()) };
-        let ino = self.model.nodes[&id].ino;
+    fn attr(&mut self) -> Option<Op> {
+        let (_, _, id) = self.name()?;
         let name = format!("name{}", self.chance.below(6));
-        if self.chance.below(4) == 0 && self.node(id).attrs.remove(&name).is_some() {
-            return self.fs.remove_attr(ino, AttrName { namespace: 0, name: name.as_bytes() });
+        let node = &self.model.nodes[&id];
+        // The kernel gives links and the like no attributes of users.
+        if self.subject.owns_later() && node.target.is_some() {
+            return None;
         }
-        let value = vec![b'v'; 1 + self.chance.below(300) as usize];
-        self.fs.set_attr(ino, AttrName { namespace: 0, name: name.as_bytes() }, &value, SetMode::Any)?;
-        self.node(id).attrs.insert(name, value);
-        Ok(())
+        if self.chance.below(4) == 0 && node.attrs.contains_key(&name) {
+            return Some(Op::RemoveAttr { id, name });
+        }
+        Some(Op::SetAttr { id, name, len: 1 + self.chance.below(300) as usize })
     }
 
-    fn chmod(&mut self) -> uxfs::Result<()> {
-        let Some(id) = self.file() else { return Ok(()) };
-        let mode = self.chance.below(0o1000) as u16;
-        self.fs.setattr(self.model.nodes[&id].ino, SetAttr { mode: Some(mode), ..SetAttr::default() })?;
-        self.node(id).mode = 0o100_000 | mode;
-        Ok(())
-    }
-
-    fn write(&mut self, op: u64) -> uxfs::Result<()> {
-        let Some(id) = self.file() else { return Ok(()) };
-        let size = self.model.nodes[&id].data.size;
-        let at = if self.chance.below(2) == 0 { size } else { self.chance.below(LONGEST / 2) }.min(LONGEST);
+    fn write(&mut self, n: u64) -> Option<Op> {
+        let id = self.file()?;
+        let at = if self.chance.below(2) == 0 { self.size(id) } else { self.chance.below(LONGEST / 2) }.min(LONGEST);
         let len = 1 + self.chance.below(if self.chance.below(4) == 0 { 60_000 } else { 5000 });
-        // Never 0, so that a written byte differs from a hole.
-        let fill = 1 + (op % 255) as u8;
-        self.data(id).events.push((op, Data::Write { at, len, fill }));
-        let ino = self.model.nodes[&id].ino;
-        self.fs.write(ino, at, &vec![fill; len as usize], false)?;
-        let d = self.data(id);
-        d.size = d.size.max(at + len);
-        Ok(())
+        Some(Op::Write { id, at, len, fill: 1 + (n % 255) as u8 })
     }
 
     /// Lets a file share blocks of another one, or all that it has.
-    fn clone_blocks(&mut self, op: u64) -> uxfs::Result<()> {
-        let (Some(from), Some(to)) = (self.file(), self.file()) else { return Ok(()) };
-        let bs = u64::from(self.fs.geometry().blocksize);
-        let (src, dst) = (self.model.nodes[&from].data.content(), self.model.nodes[&to].data.size);
-        let size = src.len() as u64;
+    fn clone_blocks(&mut self) -> Option<Op> {
+        let (from, to) = (self.file()?, self.file()?);
+        let (size, over) = (self.size(from), self.size(to));
         if from == to || size == 0 {
-            return Ok(());
+            return None;
         }
-        let at = self.chance.below(size.div_ceil(bs)) * bs;
-        let some = ((1 + self.chance.below(12)) * bs).min(size - at);
+        let at = self.chance.below(size.div_ceil(BLOCK)) * BLOCK;
+        let some = ((1 + self.chance.below(12)) * BLOCK).min(size - at);
         // Up to the end of the source only where that is the end of the other, too.
-        let len = if some == size - at && size < dst { some / bs * bs } else { some };
-        if len == 0 {
-            return Ok(());
-        }
-        let bytes = src[at as usize..(at + len) as usize].to_vec();
-        self.data(to).events.push((op, Data::Shared { at, bytes }));
-        self.fs.clone_range((self.model.nodes[&from].ino, at), (self.model.nodes[&to].ino, at), len)?;
-        let d = self.data(to);
-        d.size = d.size.max(at + len);
-        Ok(())
+        let len = if some == size - at && size < over { some / BLOCK * BLOCK } else { some };
+        Some(Op::Clone { from, to, at, len })
     }
 
     /// Zeroes a range, as a hole or with blocks, or reserves blocks behind the end.
-    fn allocate(&mut self, op: u64) -> uxfs::Result<()> {
-        let Some(id) = self.file() else { return Ok(()) };
-        let size = self.model.nodes[&id].data.size;
-        let ino = self.model.nodes[&id].ino;
-        let what = match self.chance.below(3) {
-            0 => return self.fs.fallocate(ino, Allocate::Reserve { keep_size: true }, size, 1 + self.chance.below(50_000)),
-            1 => Allocate::Punch,
-            _ => Allocate::Zero { keep_size: true },
-        };
+    fn allocate(&mut self) -> Option<Op> {
+        let id = self.file()?;
+        let size = self.size(id);
+        let what = self.chance.below(3);
+        if what == 0 {
+            return Some(Op::Reserve { id, at: size, len: 1 + self.chance.below(50_000) });
+        }
         let at = self.chance.below(size);
-        let len = (1 + self.chance.below(30_000)).min(size - at);
-        if len > 0 {
-            self.data(id).events.push((op, Data::Write { at, len, fill: 0 }));
-            self.fs.fallocate(ino, what, at, len)?;
-        }
-        Ok(())
+        Some(Op::Zero { id, at, len: (1 + self.chance.below(30_000)).min(size - at), hole: what == 1 })
     }
 
-    fn truncate(&mut self, op: u64) -> uxfs::Result<()> {
-        let Some(id) = self.file() else { return Ok(()) };
-        let size = self.chance.below(self.model.nodes[&id].data.size + 20_000).min(LONGEST);
-        self.data(id).events.push((op, Data::Size(size)));
-        self.fs.setattr(self.model.nodes[&id].ino, SetAttr { size: Some(size), ..SetAttr::default() })?;
-        self.data(id).size = size;
-        Ok(())
-    }
-
-    fn fsync(&mut self, op: u64) -> uxfs::Result<()> {
-        let Some(id) = self.file() else { return Ok(()) };
-        self.fs.fsync(self.model.nodes[&id].ino)?;
-        if let Some(n) = self.model.nodes.get_mut(&id) {
-            n.data.events.push((op, Data::Synced(n.changed + 1)));
-        }
-        Ok(())
-    }
-
-    fn sync(&mut self, op: u64) -> uxfs::Result<()> {
-        self.fs.sync()?;
-        for n in self.model.nodes.values_mut().filter(|n| n.mode & 0o170_000 == 0o100_000) {
-            n.data.events.push((op, Data::Synced(op)));
-        }
-        self.model.syncs.push(op);
-        Ok(())
+    fn truncate(&mut self) -> Option<Op> {
+        let id = self.file()?;
+        Some(Op::Truncate { id, size: self.chance.below(self.size(id) + 20_000).min(LONGEST) })
     }
 }

@@ -5,7 +5,7 @@
 use parking_lot::Mutex;
 use uxfs::{Hole, JournalConfig, JournalFlush, set_hole};
 use uxfs_device::timed::{NVME, Timing};
-use uxfs_sim::{Mix, Plan, Shape, explore, run};
+use uxfs_sim::{Mix, Op, Plan, Shape, explore, replay, run, shrink};
 
 const MIB: u64 = 1 << 20;
 /// The switches are the whole process's.
@@ -118,4 +118,24 @@ fn the_published_flush_policy_is_found_wanting() {
 #[test]
 fn blocks_that_are_discarded_too_early_are_found() {
     assert!(found(Hole::EarlyDiscard, |seed| Shape { discard: true, ..small(seed) }, 6));
+}
+
+/// A history that fails is made shorter until each operation that is left is needed.
+#[test]
+fn a_failure_shrinks_to_what_it_needs() {
+    let _one = ONE_AT_A_TIME.lock();
+    let shape = Shape { workers: 1, ops: 200, newest: true, seed: 3, ..Shape::default() };
+    let history = run(&shape).unwrap().histories.remove(0);
+    let mut fails = |ops: &[Op]| {
+        set_hole(Hole::CommitWithoutFua, true);
+        let j = replay(&shape, ops);
+        set_hole(Hole::CommitWithoutFua, false);
+        let Ok(j) = j else { return true };
+        !explore(&j, &Plan { at_flushes: 60, between: 120, again: 0, seed: 1, ..Plan::default() }).unwrap().damage.is_empty()
+    };
+    assert!(history.len() > 100 && fails(&history));
+    let left = shrink(&history, &mut fails);
+    println!("{} operations, {left:?} are needed", history.len());
+    // Something is made, and what makes it durable does not.
+    assert!(left.len() <= 4 && left.iter().any(|op| matches!(op, Op::Sync | Op::Fsync { .. })), "{left:?}");
 }

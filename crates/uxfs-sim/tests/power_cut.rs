@@ -15,10 +15,6 @@ use zerocopy::IntoBytes;
 
 const MIB: u64 = 1 << 20;
 
-fn stat(j: &Journey, name: &str) -> u64 {
-    j.stats.iter().find(|s| s.0 == name).map(|s| s.1).unwrap()
-}
-
 fn cut(j: &Journey, plan: &Plan) -> Findings {
     let f = explore(j, plan).unwrap();
     assert!(
@@ -30,11 +26,12 @@ fn cut(j: &Journey, plan: &Plan) -> Findings {
         f.damage[0].1
     );
     println!(
-        "{} cuts, {} recovered images, {} dirty, {} cut again, {} by the kernel; journal {:?}",
+        "{} cuts, {} recovered images, {} dirty, {} cut again, {} in the life after, {} by the kernel; journal {:?}",
         f.cuts,
         f.images.len(),
         f.dirty,
         f.again,
+        f.lives,
         f.kernel,
         j.stats
     );
@@ -46,8 +43,8 @@ fn one_worker_s_names_and_data_survive_any_cut() {
     for seed in 0..4 {
         let mix = Mix { data: 30, sync: 15, churn: seed % 2 == 0, clones: false };
         let j = run(&Shape { workers: 1, ops: 600, mix, newest: seed % 2 == 1, seed, ..Shape::default() }).unwrap();
-        let f = cut(&j, &Plan { tear: [512, 4096][seed as usize % 2], kernel: 40, seed, ..Plan::default() });
-        assert!(f.images.len() > 10 && f.dirty > 10);
+        let f = cut(&j, &Plan { tear: [512, 4096][seed as usize % 2], lives: 12, kernel: 40, seed, ..Plan::default() });
+        assert!(f.images.len() > 10 && f.dirty > 10 && f.lives > 10);
     }
 }
 
@@ -72,7 +69,7 @@ fn workers_at_once_do_not_harm_each_other() {
         let mix = Mix { data: 20, sync: 15, churn: true, clones: false };
         let j = run(&Shape { size: 96 * MIB, agcount: 4, workers: 4, ops: 250, mix, newest: seed % 2 == 1, seed, ..Shape::default() });
         let j = j.unwrap();
-        in_flight = in_flight.max(stat(&j, "in_flight_peak"));
+        in_flight = in_flight.max(j.stat("in_flight_peak"));
         let f = cut(&j, &Plan { at_flushes: 20, between: 50, kernel: 35, seed, ..Plan::default() });
         assert!(f.images.len() > 10);
     }
@@ -85,10 +82,10 @@ fn a_full_log_survives_any_cut() {
     for seed in 98..100 {
         let mix = Mix { data: 0, sync: 1, churn: true, clones: false };
         let j = run(&Shape { ops: 12_000, mix, newest: seed % 2 == 1, seed, ..Shape::default() }).unwrap();
-        let used = stat(&j, "used_peak");
-        assert!(used * 2 >= j.log, "the log was never half full: {used} of {}", j.log);
-        assert!(stat(&j, "metadata_writes") > 100, "nothing went home");
-        cut(&j, &Plan { at_flushes: 20, between: 40, kernel: 30, seed, ..Plan::default() });
+        let used = j.stat("used_peak");
+        assert!(used * 2 >= j.log_bytes(), "the log was never half full: {used} of {}", j.log_bytes());
+        assert!(j.stat("metadata_writes") > 100, "nothing went home");
+        cut(&j, &Plan { at_flushes: 20, between: 40, lives: 20, kernel: 30, seed, ..Plan::default() });
     }
 }
 
@@ -105,11 +102,11 @@ fn every_flush_policy_survives_any_cut() {
             cut(&j, &Plan { between: 80, kernel: 30, seed, ..Plan::default() });
             // A log that wraps, on a device that is slow to flush: metadata goes home meanwhile.
             let mix = Mix { data: 0, sync: 12, churn: true, clones: false };
-            let journal = JournalConfig { bufsize: 16 << 10, ..j.journal.clone() };
+            let journal = JournalConfig { bufsize: 16 << 10, ..j.shape.journal.clone() };
             let timing = Some(Timing { flush: 1000, ..NVME });
             let shape = Shape { agcount: 1, workers: 4, ops: 2500, mix, external, journal, timing, seed, ..Shape::default() };
             let j = run(&shape).unwrap();
-            assert!(stat(&j, "wraps") > 0 && stat(&j, "metadata_writes") > 100);
+            assert!(j.stat("wraps") > 0 && j.stat("metadata_writes") > 100);
             cut(&j, &Plan { at_flushes: 20, between: 60, kernel: 40, seed, ..Plan::default() });
         }
     }
@@ -121,7 +118,7 @@ fn discards_harm_nothing() {
     for seed in 80..82 {
         let mix = Mix { data: 40, sync: 15, churn: true, clones: seed % 2 == 0 };
         let j = run(&Shape { discard: true, mix, newest: seed % 2 == 0, seed, ..Shape::default() }).unwrap();
-        assert!(stat(&j, "discarded_bytes") > 100_000);
+        assert!(j.stat("discarded_bytes") > 100_000);
         cut(&j, &Plan { kernel: 40, seed, ..Plan::default() });
     }
 }
@@ -141,8 +138,8 @@ fn a_long_checkpoint_that_loses_its_first_records_is_cut_off() {
     };
     for external in [false, true] {
         let j = run(&long(external)).unwrap();
-        let f = cut(&j, &Plan { at_flushes: 10, between: 30, kernel: 5, ..Plan::default() });
-        assert!(f.dirty > 5 && stat(&j, "blocks") * 512 / stat(&j, "checkpoints") > 2 * MIB);
+        let f = cut(&j, &Plan { at_flushes: 10, between: 30, lives: 5, kernel: 5, ..Plan::default() });
+        assert!(f.dirty > 5 && j.stat("blocks") * 512 / j.stat("checkpoints") > 2 * MIB);
     }
 }
 
@@ -306,14 +303,15 @@ fn random_workloads_survive_any_cut() {
     let long = std::env::var_os("UXFS_LONG").is_some();
     let wanted = if long { 200_000 } else { 5000 };
     let seeds = AtomicU64::new(std::env::var("UXFS_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(10_000));
-    let seen: Mutex<(HashSet<u64>, [u64; 6])> = Mutex::default();
+    let seen: Mutex<(HashSet<u64>, [u64; 7])> = Mutex::default();
     std::thread::scope(|s| {
         for _ in 0..2 {
             s.spawn(|| {
                 while seen.lock().0.len() < wanted {
                     let seed = seeds.fetch_add(1, Ordering::Relaxed);
                     let j = run(&any_shape(seed)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-                    let plan = Plan { at_flushes: 40, between: 160, tear: [512, 4096][seed as usize % 2], kernel: 100, seed, again: 8 };
+                    let tear = [512, 4096][seed as usize % 2];
+                    let plan = Plan { at_flushes: 40, between: 160, tear, again: 8, lives: 50, kernel: 100, seed };
                     let f = explore(&j, &plan).unwrap();
                     assert!(
                         f.damage.is_empty(),
@@ -325,16 +323,19 @@ fn random_workloads_survive_any_cut() {
                     );
                     let mut all = seen.lock();
                     all.0.extend(&f.images);
-                    let more = [f.cuts as u64, f.dirty as u64, f.again as u64, f.kernel as u64, stat(&j, "wraps"), stat(&j, "checkpoints")];
+                    let more = [f.cuts, f.dirty, f.again, f.lives, f.kernel]
+                        .map(|n| n as u64)
+                        .into_iter()
+                        .chain(["wraps", "checkpoints"].map(|n| j.stat(n)));
                     all.1.iter_mut().zip(more).for_each(|(sum, n)| *sum += n);
                 }
             });
         }
     });
-    let (images, [cuts, dirty, again, kernel, wraps, checkpoints]) = seen.into_inner();
+    let (images, [cuts, dirty, again, lives, kernel, wraps, checkpoints]) = seen.into_inner();
     println!(
-        "{cuts} cuts, {} recovered images, {dirty} dirty, {again} cut again, {kernel} by the kernel; {checkpoints} checkpoints, {wraps} wraps",
+        "{cuts} cuts, {} recovered images, {dirty} dirty, {again} cut again, {lives} in the life after, {kernel} by the kernel; {checkpoints} checkpoints, {wraps} wraps",
         images.len()
     );
-    assert!(again > 100 && kernel > 10 && checkpoints > 500 && wraps > 0);
+    assert!(again > 100 && lives > 100 && kernel > 10 && checkpoints > 500 && wraps > 0);
 }

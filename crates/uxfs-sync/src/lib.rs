@@ -1,7 +1,9 @@
-//! Locks that outlive a scope, the blocking hook, clock and chance.
+//! Locks that outlive a scope, locks whose schedules can be explored, the blocking hook, clock and chance.
 //!
 //! Every wait of the engine (device, log space, a force, a throttle) goes through [`blocking`], so that a front end can
 //! let another thread take over while this one waits.
+
+pub mod explored;
 
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 use std::sync::Arc;

@@ -207,16 +207,12 @@ impl Mount {
         let (dev, log_dev) = if o.read_only && dirty { in_memory(dev, log_dev, o.memory) } else { (dev, log_dev) };
         let pending = if dirty { replay::run(&dev, &log_dev, &geo, &state, &g)? } else { replay::Pending::default() };
         let (g, sb) = if dirty { read_superblock(&dev)? } else { (g, sb) };
-        if dirty {
+        if dirty || !o.read_only {
+            // Before anything is written, and also where the log looks clean: the first record since may be lost, and later ones there.
             clear_stale(&log_dev, &geo, state.head, state.tail)?;
-            dev.flush()?;
-            if !Arc::ptr_eq(&dev, &log_dev) {
-                log_dev.flush()?;
-            }
         }
-        if state.clean {
-            state.tail = state.head;
-        }
+        // What was replayed is home and flushed. The log begins anew, at the first intent that is not done.
+        state.tail = pending.oldest().unwrap_or(state.head);
         let writable = !o.read_only || dirty;
         let mount = Self::assemble((dev, log_dev), g, &sb, o, &state, dirty)?;
         if writable {
@@ -239,12 +235,9 @@ impl Mount {
             let (s, n) = o.clock.now();
             (s as u64) << 30 ^ u64::from(n) ^ u64::from(std::process::id()) << 48
         });
-        // A dirty log's tail stays where it is until what was replayed has been flushed, which it has; but its intents
-        // may still be unfinished, and they hold the tail themselves.
-        let tail = if dirty { state.tail } else { state.head };
         // What checkpoints pin are buffers, above all: no more than may be cached.
         let cfg = JournalConfig { budget: o.journal.budget.min(o.memory as u64 / 4), ..o.journal.clone() };
-        let journal = Journal::start(dev.clone(), log_dev, geo, cfg, state.head, tail);
+        let journal = Journal::start(dev.clone(), log_dev, geo, cfg, state.head, state.tail);
         let vol = Arc::new(Volume {
             res: Reservations::of(&g),
             bufs: BufferCache::new(dev.clone(), o.memory / 4),
@@ -284,6 +277,10 @@ impl Mount {
     fn finish_open(self: &Arc<Self>, sb: &Superblock, pending: replay::Pending, dirty: bool) -> Result<()> {
         let vol = self.vol();
         pending.hold(vol);
+        if dirty {
+            // From here on the log may be written where it was full.
+            vol.journal.say_tail()?;
+        }
         superblock::note_features(vol, sb)?;
         if dirty {
             recovery::finish_intents(&self.names, pending)?;

@@ -111,7 +111,12 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
 ///
 /// # Errors
 /// They cannot be what the intent means.
-pub fn finish_exchange(it: Arc<IntentItem>, x: ExchangeIntent, inodes: [&Arc<Inode>; 2]) -> Result<()> {
+pub fn finish_exchange(
+    it: Arc<IntentItem>,
+    x: ExchangeIntent,
+    inodes: [&Arc<Inode>; 2],
+    begin: &dyn Fn(Reservation, u32) -> Result<Trans>,
+) -> Result<()> {
     let vol = inodes[0].vol.clone();
     let most = MAX_SIZE / u64::from(vol.geo.blocksize);
     if x.flags & exchange_flag::ATTR != 0 || inodes.iter().any(|i| i.core().kind() != mode::REG) {
@@ -120,7 +125,7 @@ pub fn finish_exchange(it: Arc<IntentItem>, x: ExchangeIntent, inodes: [&Arc<Ino
     if x.offsets.iter().any(|o| o.checked_add(x.blocks).is_none_or(|e| e > most)) || x.sizes.iter().any(|s| *s > MAX_SIZE) {
         return Err(vol.corrupt(inodes[0].ino, "was to exchange mappings that no file can have"));
     }
-    let mut tp = Trans::new_must_succeed(&vol, reservation(&vol), 4 * vol.res.write_blocks)?;
+    let mut tp = begin(reservation(&vol), 4 * vol.res.write_blocks)?;
     let _held = Inode::lock_all(inodes.to_vec());
     for i in inodes {
         map::load(i, Which::Data)?;

@@ -14,7 +14,7 @@ use uxfs_device::{DeviceRef, WriteFlags};
 use uxfs_format::ag::Agf;
 use uxfs_format::superblock::{SB_CRC, SB_MAGIC, Superblock};
 use uxfs_format::{AgBlock, AgNumber, Geometry, Kind, crc};
-use uxfs_journal::find_log_state;
+use uxfs_journal::{clear_stale, find_log_state};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Least blocks of a last group.
@@ -53,11 +53,11 @@ pub fn grow(devices: &Devices, new: Geometry) -> Result<()> {
     let dev = &devices.data;
     let (old, sb) = read_superblock(dev)?;
     let (log_dev, geo) = devices.log_of(&old)?;
-    let mut state = find_log_state(&log_dev, &geo)?;
+    let state = find_log_state(&log_dev, &geo)?;
     if !state.clean {
         return Err(Error::Invalid { what: "the log is dirty: recover the volume first" });
     }
-    state.tail = state.head;
+    clear_stale(&log_dev, &geo, state.head, state.tail)?;
     let (dblocks, agcount) = (new.dblocks, new.agcount);
     let g = Geometry { growing_from: old.dblocks, ..new };
     let o = Options { commit: 0, ..Options::default() };

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use uxfs_format::ag::UNLINKED_BUCKETS;
 use uxfs_format::extent::Extent;
 use uxfs_format::log::{AttrIntent, ExchangeIntent, IntentExtent, attr_op, item};
+use uxfs_format::reservation::Reservation;
 use uxfs_format::{AgIno, AgNumber, FileBlock, Ino, NULL_AG};
+use uxfs_journal::LogItem;
 
 /// Operations of mapping intents.
 const MAP: u32 = 1;
@@ -41,7 +43,7 @@ pub(super) fn finish_intents(names: &Names, pending: Pending) -> Result<()> {
             finish_exchange(names, it, *x)?;
             continue;
         }
-        let mut tp = Trans::new_must_succeed(vol, vol.res.itruncate, vol.res.write_blocks)?;
+        let mut tp = begin(vol, &it, vol.res.itruncate, vol.res.write_blocks)?;
         let intent = &pending.intents[&id].1;
         // The first extent's link says that the intent is done; the others get intents of their own in the same link.
         let Some((first, rest)) = intent.extents.split_first() else { continue };
@@ -59,6 +61,20 @@ pub(super) fn finish_intents(names: &Names, pending: Pending) -> Result<()> {
     Ok(())
 }
 
+/// Starts a transaction that says that an intent is done.
+fn begin(vol: &Arc<Volume>, intent: &Arc<IntentItem>, res: Reservation, blocks: u32) -> Result<Trans> {
+    check_room(vol, intent, res.unit)?;
+    Trans::new_must_succeed(vol, res.single(), blocks)
+}
+
+/// Nothing but its end moves the tail past an intent, so the log must have room for that behind it.
+fn check_room(vol: &Arc<Volume>, intent: &Arc<IntentItem>, bytes: u64) -> Result<()> {
+    if intent.state().ail_lsn().is_none_or(|at| vol.journal.fits_behind(at, bytes)) {
+        return Ok(());
+    }
+    Err(Error::Unsupported { what: "recovering a log that has no room left behind an unfinished intent".into() })
+}
+
 /// What finishes an intent; nothing for a mapping, which needs the inode.
 fn finisher(kind: u16) -> Option<Finish> {
     match kind {
@@ -73,15 +89,22 @@ fn finisher(kind: u16) -> Option<Finish> {
 fn finish_attr(names: &Names, it: &Arc<IntentItem>, i: &AttrIntent) -> Result<()> {
     let vol = &names.vol;
     let inode = names.inodes.get(i.ino)?;
+    let most = vol.res.attrset.unit.max(vol.res.attrrm.unit) * u64::from(vol.res.attrset.count.max(vol.res.attrrm.count));
     let user = AttrName { namespace: i.namespace, name: &i.name };
     match i.op {
-        attr_op::SET | attr_op::REPLACE => attr::set(&inode, user, &i.value, SetMode::Any)?,
-        attr_op::REMOVE => match attr::remove(&inode, user) {
-            Err(Error::NoAttribute) => {}
-            r => r?,
-        },
+        attr_op::SET | attr_op::REPLACE => {
+            check_room(vol, it, most)?;
+            attr::set(&inode, user, &i.value, SetMode::Any)?;
+        }
+        attr_op::REMOVE => {
+            check_room(vol, it, most)?;
+            match attr::remove(&inode, user) {
+                Err(Error::NoAttribute) => {}
+                r => r?,
+            }
+        }
         attr_op::PARENT_SET | attr_op::PARENT_REMOVE | attr_op::PARENT_REPLACE => {
-            let mut tp = Trans::new_must_succeed(vol, vol.res.rename, parent::blocks(vol))?;
+            let mut tp = begin(vol, it, vol.res.rename, parent::blocks(vol))?;
             let _i = inode.lock();
             if i.generation != inode.core().generation {
                 return Err(vol.corrupt(i.ino, "is another than the intended parent pointer belongs to"));
@@ -99,7 +122,7 @@ fn finish_attr(names: &Names, it: &Arc<IntentItem>, i: &AttrIntent) -> Result<()
         }
         _ => return Err(Error::Unsupported { what: format!("recovering attribute intents of operation {}", i.op) }),
     }
-    let mut tp = Trans::new_must_succeed(vol, vol.res.ichange, 0)?;
+    let mut tp = begin(vol, it, vol.res.ichange, 0)?;
     tp.log_done(it);
     tp.commit().map(|_| ())
 }
@@ -112,7 +135,8 @@ fn finish_exchange(names: &Names, it: Arc<IntentItem>, x: ExchangeIntent) -> Res
             return Err(names.vol.corrupt(f.ino, "is another than the file that was to exchange its mappings"));
         }
     }
-    file::finish_exchange(it, x, [&files[0], &files[1]])
+    let begin = |res: Reservation, blocks| begin(&names.vol, &it, res, blocks);
+    file::finish_exchange(it.clone(), x, [&files[0], &files[1]], &begin)
 }
 
 fn finish_map(names: &Names, tp: &mut Trans, m: &IntentExtent) -> Result<()> {
@@ -182,7 +206,7 @@ pub(super) fn free_cow_leftovers(vol: &Arc<Volume>) -> Result<()> {
     }
     for agno in (0..vol.geo.agcount).map(AgNumber) {
         loop {
-            let mut tp = Trans::new_must_succeed(vol, vol.res.itruncate, vol.res.write_blocks)?;
+            let mut tp = Trans::new_must_succeed(vol, vol.res.itruncate.single(), vol.res.write_blocks)?;
             let more = space::free_all_cow_staging(&mut tp, agno)?;
             if !more {
                 break;

@@ -39,6 +39,12 @@ impl Pending {
         self.places.insert(id, self.seen);
     }
 
+    /// Where the oldest of them lies.
+    pub(super) fn oldest(&self) -> Option<Lsn> {
+        let all = self.intents.values().map(|i| i.0).chain(self.attrs.values().map(|i| i.0)).chain(self.exchanges.values().map(|i| i.0));
+        all.min()
+    }
+
     /// Puts the intents into the AIL, so that the tail does not pass them before they are done.
     pub(super) fn hold(&self, vol: &Arc<Volume>) {
         // Of an attribute's or an exchange's intent only the identity counts here.

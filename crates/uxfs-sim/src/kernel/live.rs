@@ -1,0 +1,147 @@
+//! The kernel's XFS does the work, on loop devices over files that we serve and record.
+
+use super::served::Served;
+use super::{Folder, Undo, loop_device, oracle, said};
+use crate::model::{Model, TOP};
+use crate::ops::{Made, Op, value};
+use crate::subject::Subject;
+use crate::workload::{Journey, Shape, Work, log_at, make, options, record, top_name, work_on};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Gid, RenameFlags, Uid, XattrFlags};
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::sync::Arc;
+use uxfs::{Devices, Fs, Make};
+use uxfs_device::{Device, DeviceRef, Memory};
+use uxfs_format::Geometry;
+
+/// A mounted volume; workers' directories lie in it.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    /// Where a node is. The worker's directory is known by its number, which stands for its inode.
+    fn path(&self, model: &Model, id: u32) -> PathBuf {
+        let top = self.0.join(top_name(model.nodes[&TOP].ino as u32));
+        match model.path(id) {
+            Some(p) if !p.is_empty() => top.join(&p[1..]),
+            _ => top,
+        }
+    }
+
+    fn open(&self, model: &Model, id: u32) -> std::io::Result<File> {
+        OpenOptions::new().write(true).open(self.path(model, id))
+    }
+
+    fn act(&self, model: &Model, op: &Op) -> std::io::Result<()> {
+        let place = |dir: &u32, name: &String| self.path(model, *dir).join(name);
+        let attr = |name: &String| format!("user.{name}");
+        match op {
+            Op::Make { dir, id, name, what } => {
+                let at = place(dir, name);
+                match what {
+                    Made::File => drop(OpenOptions::new().write(true).create_new(true).open(&at)?),
+                    Made::Dir => fs::create_dir(&at)?,
+                    Made::Link(target) => symlink(target, &at)?,
+                }
+                rustix::fs::chownat(CWD, &at, Some(Uid::from_raw(*id)), Some(Gid::ROOT), AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+            Op::Remove { dir, name } => match model.at(*dir, name).is_some_and(|id| model.nodes[&id].is_dir()) {
+                true => fs::remove_dir(place(dir, name))?,
+                false => fs::remove_file(place(dir, name))?,
+            },
+            Op::Link { id, dir, name } => fs::hard_link(self.path(model, *id), place(dir, name))?,
+            Op::Rename { from, to, exchange } => {
+                let flags = if *exchange { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
+                rustix::fs::renameat_with(CWD, place(&from.0, &from.1), CWD, place(&to.0, &to.1), flags)?;
+            }
+            Op::SetAttr { id, name, len } => rustix::fs::lsetxattr(self.path(model, *id), attr(name), &value(*len), XattrFlags::empty())?,
+            Op::RemoveAttr { id, name } => rustix::fs::lremovexattr(self.path(model, *id), attr(name))?,
+            Op::Chmod { id, mode } => fs::set_permissions(self.path(model, *id), Permissions::from_mode(u32::from(*mode)))?,
+            Op::Write { id, at, len, fill } => self.open(model, *id)?.write_all_at(&vec![*fill; *len as usize], *at)?,
+            Op::Clone { .. } => return Err(std::io::Error::other("clones are not among what the kernel is asked for")),
+            Op::Zero { id, at, len, hole } => {
+                let how = if *hole { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::ZERO_RANGE };
+                rustix::fs::fallocate(self.open(model, *id)?, how | FallocateFlags::KEEP_SIZE, *at, *len)?;
+            }
+            Op::Reserve { id, at, len } => rustix::fs::fallocate(self.open(model, *id)?, FallocateFlags::KEEP_SIZE, *at, *len)?,
+            Op::Truncate { id, size } => self.open(model, *id)?.set_len(*size)?,
+            Op::Fsync { id } => self.open(model, *id)?.sync_all()?,
+            Op::Sync => rustix::fs::syncfs(File::open(&self.0)?)?,
+        }
+        Ok(())
+    }
+}
+
+impl Subject for Mounted {
+    fn apply(&self, model: &Model, op: &Op) -> Result<u64, String> {
+        self.act(model, op).map(|()| 0).map_err(|e| format!("{op:?}: {e}"))
+    }
+    fn owns_later(&self) -> bool {
+        true
+    }
+}
+
+/// Makes a volume and lets the kernel work on it; the record ends before it is unmounted. Needs root.
+///
+/// # Errors
+/// The kernel does not mount it; an operation failed that should not have.
+pub fn run(shape: &Shape) -> Result<Journey, String> {
+    let say = |e: std::io::Error| e.to_string();
+    let images: Vec<Arc<Memory>> = make(shape)?.into_iter().map(Arc::new).collect();
+    with_tops(&images, shape).map_err(|e| e.to_string())?;
+    let devices = record(images.iter().map(|i| i.fork()).collect(), shape)?;
+    let mut sector = vec![0; 4096];
+    images[0].read(0, &mut sector).map_err(say)?;
+    let (g, _) = Geometry::parse(&sector).map_err(|e| e.to_string())?;
+    // In the order in which they are undone: the mount, the loop devices, the files, the folder.
+    let dir = Folder::new().map_err(say)?;
+    let files = dir.0.join("files");
+    fs::create_dir(&files).map_err(say)?;
+    let served = Served::start(devices.iter().map(|d| d.clone() as DeviceRef).collect(), &files).map_err(say)?;
+    let loops = (0..devices.len()).map(|n| loop_device(&served.file(n))).collect::<Result<Vec<Undo>, _>>()?;
+    let mnt = dir.0.join("mnt");
+    let mut words = format!("nouuid,logbufs={},logbsize={}", shape.journal.buffers, shape.journal.bufsize);
+    if let Some(l) = loops.get(1) {
+        words += &format!(",logdev={}", l.2.display());
+    }
+    let args: [&OsStr; 6] = ["-t".as_ref(), "xfs".as_ref(), "-o".as_ref(), words.as_ref(), loops[0].2.as_ref(), mnt.as_ref()];
+    let o = oracle("mount", &args)?;
+    if !o.status.success() {
+        return Err(format!("the kernel does not mount it (needs root): {}", said(&o)));
+    }
+    let mounted = Undo("umount", &[], mnt.clone());
+    let subject = Mounted(mnt);
+    let worked = work_on(&subject, &devices[0], shape, 0, Work::Random, &|w| Ok(u64::from(w)));
+    if shape.mix.sync == 0 {
+        rustix::fs::syncfs(File::open(&subject.0).map_err(say)?).map_err(|e| e.to_string())?;
+    }
+    let trace = devices[0].trace();
+    drop(mounted);
+    drop(loops);
+    drop(served);
+    let (models, histories) = worked?;
+    let log_at = log_at(&g, &devices);
+    Ok(Journey {
+        trace,
+        ready: 0,
+        first: 0,
+        models,
+        histories,
+        kept: Vec::new(),
+        shape: shape.clone(),
+        stats: Vec::new(),
+        log_at,
+        by_kernel: true,
+    })
+}
+
+/// Makes the workers' directories.
+fn with_tops(images: &[Arc<Memory>], shape: &Shape) -> uxfs::Result<()> {
+    let devices = Devices { data: images[0].clone(), log: images.get(1).map(|l| l.clone() as DeviceRef) };
+    let fs = Fs::open(devices, options(shape.seed))?;
+    for w in 0..shape.workers {
+        fs.create(fs.root(), top_name(w).as_bytes(), Make { mode: 0o040_755, uid: TOP, gid: 0, rdev: (0, 0), umask: 0 })?;
+    }
+    fs.unmount()
+}

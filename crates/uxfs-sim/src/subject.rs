@@ -1,0 +1,60 @@
+//! Who does the operations: our engine, or whoever else is held to the same model.
+
+use crate::model::Model;
+use crate::ops::{Made, Op, value};
+use uxfs::{Allocate, AttrName, Fs, Make, Rename, SetAttr, SetMode};
+
+/// A file system under a workload.
+pub trait Subject: Sync {
+    /// Does an operation that fits the model; returns the inode number of what it made, else 0.
+    ///
+    /// # Errors
+    /// What went wrong, in words.
+    fn apply(&self, model: &Model, op: &Op) -> Result<u64, String>;
+
+    /// True if what is made gets its owner, by which it is known, in a step of its own.
+    fn owns_later(&self) -> bool {
+        false
+    }
+}
+
+impl Subject for Fs {
+    fn apply(&self, model: &Model, op: &Op) -> Result<u64, String> {
+        let ino = |id: &u32| model.nodes[id].ino;
+        fn attr(name: &str) -> AttrName<'_> {
+            AttrName { namespace: 0, name: name.as_bytes() }
+        }
+        let mut made = 0;
+        let done = match op {
+            Op::Make { dir, id, name, what } => {
+                let s = match what {
+                    Made::Link(target) => self.symlink(ino(dir), name.as_bytes(), target.as_bytes(), *id, 0),
+                    _ => self.create(ino(dir), name.as_bytes(), Make { mode: what.mode(), uid: *id, gid: 0, rdev: (0, 0), umask: 0 }),
+                };
+                s.map(|s| made = s.ino)
+            }
+            Op::Remove { dir, name } => match model.at(*dir, name).is_some_and(|id| model.nodes[&id].is_dir()) {
+                true => self.rmdir(ino(dir), name.as_bytes()),
+                false => self.unlink(ino(dir), name.as_bytes()),
+            },
+            Op::Link { id, dir, name } => self.link(ino(id), ino(dir), name.as_bytes()).map(drop),
+            Op::Rename { from, to, exchange } => {
+                let how = if *exchange { Rename::Exchange } else { Rename::Replace };
+                self.rename(ino(&from.0), from.1.as_bytes(), ino(&to.0), to.1.as_bytes(), how)
+            }
+            Op::SetAttr { id, name, len } => self.set_attr(ino(id), attr(name), &value(*len), SetMode::Any),
+            Op::RemoveAttr { id, name } => self.remove_attr(ino(id), attr(name)),
+            Op::Chmod { id, mode } => self.setattr(ino(id), SetAttr { mode: Some(*mode), ..SetAttr::default() }).map(drop),
+            Op::Write { id, at, len, fill } => self.write(ino(id), *at, &vec![*fill; *len as usize], false),
+            Op::Clone { from, to, at, len } => self.clone_range((ino(from), *at), (ino(to), *at), *len),
+            Op::Zero { id, at, len, hole } => {
+                self.fallocate(ino(id), if *hole { Allocate::Punch } else { Allocate::Zero { keep_size: true } }, *at, *len)
+            }
+            Op::Reserve { id, at, len } => self.fallocate(ino(id), Allocate::Reserve { keep_size: true }, *at, *len),
+            Op::Truncate { id, size } => self.setattr(ino(id), SetAttr { size: Some(*size), ..SetAttr::default() }).map(drop),
+            Op::Fsync { id } => self.fsync(ino(id)),
+            Op::Sync => self.sync(),
+        };
+        done.map(|()| made).map_err(|e| format!("{op:?}: {e}"))
+    }
+}

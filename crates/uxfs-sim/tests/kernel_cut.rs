@@ -1,0 +1,89 @@
+//! The kernel's XFS works, and is cut like ours: what it leaves is recovered by us, and by itself.
+
+use std::sync::Mutex;
+use uxfs::JournalConfig;
+use uxfs_device::timed::{NVME, Timing};
+use uxfs_sim::{Mix, Plan, Shape, explore, kernel};
+
+const MIB: u64 = 1 << 20;
+
+/// One mount at a time.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn long() -> bool {
+    std::env::var_os("UXFS_LONG").is_some()
+}
+
+/// Every image must be recovered by us; the kernel's own refusals are counted and told.
+fn cut(name: &str, shape: &Shape, plan: &Plan) {
+    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    let j = kernel::run(shape).unwrap();
+    let f = explore(&j, plan).unwrap();
+    println!(
+        "{name}: {} events, {} flushes; {} cuts, {} images, {} dirty, {} in the life after; {} by the kernel, of which it refused {}: {:?}",
+        j.trace.events.len(),
+        j.trace.flush_ends().len(),
+        f.cuts,
+        f.images.len(),
+        f.dirty,
+        f.lives,
+        f.kernel,
+        f.refused.len(),
+        f.refused.first()
+    );
+    assert!(f.damage.is_empty(), "{name}: {} of {} cuts; after event {}: {}", f.damage.len(), f.cuts, f.damage[0].0, f.damage[0].1);
+    assert!(f.images.len() > 3 && f.dirty > 3 && f.kernel > 1);
+}
+
+fn plan(seed: u64) -> Plan {
+    let (at_flushes, between) = if long() { (60, 120) } else { (15, 35) };
+    Plan { at_flushes, between, tear: [512, 4096][seed as usize % 2], again: 8, lives: 10, kernel: 10, seed }
+}
+
+#[test]
+fn what_the_kernel_leaves_after_any_cut_is_recovered() {
+    for seed in 0..if long() { 10 } else { 2 } {
+        let mix = Mix { data: 40, sync: 15, churn: true, clones: false };
+        let journal = JournalConfig { bufsize: [32, 256][seed as usize % 2] << 10, ..JournalConfig::default() };
+        let external = seed % 4 > 1;
+        cut(
+            "names and data",
+            &Shape { workers: 3, ops: 300, mix, newest: seed % 2 == 1, external, journal, seed, ..Shape::default() },
+            &plan(seed),
+        );
+    }
+}
+
+#[test]
+fn the_kernel_s_external_log_is_recovered() {
+    cut("external log", &Shape { external: true, seed: 20, ..Shape::default() }, &plan(20));
+}
+
+/// Checkpoints longer than 2 MiB: the kernel does not recover all of these itself.
+#[test]
+fn long_checkpoints_of_the_kernel_are_recovered() {
+    for seed in 30..if long() { 40 } else { 31 } {
+        let mix = Mix { data: 0, sync: 0, churn: false, clones: false };
+        let shape = Shape { size: 300 * MIB, log: Some(32 * MIB), workers: 4, ops: 3000, mix, seed, ..Shape::default() };
+        cut("long checkpoint", &shape, &Plan { at_flushes: 6, between: 26, kernel: 2, lives: 8, ..plan(seed) });
+    }
+}
+
+/// A log that wraps, on a device that is slow to flush: where the windows of the order of flushes and tails would show.
+#[test]
+fn the_kernel_s_log_that_wraps_is_recovered() {
+    for seed in 40..if long() { 50 } else { 41 } {
+        let mix = Mix { data: 0, sync: 6, churn: true, clones: false };
+        let timing = Some(Timing { flush: 2000, ..NVME });
+        let shape = Shape {
+            agcount: 1,
+            workers: [4, 16][seed as usize % 2],
+            ops: if long() { 3000 } else { 1200 },
+            mix,
+            timing,
+            seed,
+            ..Shape::default()
+        };
+        cut("wrapping log", &shape, &plan(seed));
+    }
+}
