@@ -93,6 +93,8 @@ impl Ail {
                 pause(Duration::from_millis(3));
             }
         }
+        let early = hole(Hole::EmptyAilTail);
+        debug_assert!(early || self.tail() <= start, "rule 4: the tail passed a checkpoint before its items were in");
         let wanted: Vec<_> = items.iter().filter_map(|(i, r)| Some((i, i.committed(start, r)?))).collect();
         let mut l = self.list.lock();
         for (i, at) in wanted {

@@ -12,6 +12,7 @@
 
 use crate::ail::Ail;
 use crate::budget::{Budget, CheckpointLimit, Who};
+use crate::context::{Context, Gathered};
 use crate::flush::JournalFlush;
 use crate::hole::{Hole, hole};
 use crate::item::{LogItem, Regions};
@@ -28,7 +29,7 @@ use uxfs_format::log::{self, BB};
 use uxfs_format::reservation::with_headers;
 use uxfs_format::{CheckpointSeq, Lsn};
 use uxfs_sync::explored::thread::{self, JoinHandle};
-use uxfs_sync::explored::{Condvar, Mutex, notify, pause, wait, wait_for};
+use uxfs_sync::explored::{Condvar, Mutex, RwLock, notify, pause, wait, wait_for};
 
 /// Called when the checkpoint is durable (true), or never will be (false): busy extents hang on it.
 pub type Payload = Box<dyn FnOnce(bool) + Send>;
@@ -85,20 +86,6 @@ pub struct Commit {
 }
 
 #[derive(Default)]
-struct Context {
-    seq: u64,
-    items: Vec<Arc<dyn LogItem>>,
-    bytes: i64,
-    regions: i64,
-    reserved: u64,
-    /// Bytes of memory that became pinned with it.
-    pinned: i64,
-    /// Somebody waits until it is written, also if it shrinks.
-    awaited: bool,
-    payloads: Vec<Payload>,
-}
-
-#[derive(Default)]
 struct Order {
     /// Next context to be streamed.
     next_stream: u64,
@@ -133,7 +120,9 @@ pub struct Journal {
     stats: Arc<Stats>,
     space: Arc<Space>,
     budget: Budget,
-    context: Mutex<Context>,
+    context: RwLock<Context>,
+    /// The last context that was switched.
+    closed: Mutex<u64>,
     switched: Condvar,
     order: Mutex<Order>,
     ordered: Condvar,
@@ -189,7 +178,8 @@ impl Journal {
             budget,
             writer,
             stream: Mutex::new(Stream::new(geo.clone(), cfg.bufsize, head)),
-            context: Mutex::new(Context { seq: 1, ..Context::default() }),
+            context: RwLock::new(Context::new(1)),
+            closed: Mutex::default(),
             order: Mutex::new(Order { next_stream: 1, ..Order::default() }),
             switched: Condvar::new(),
             ordered: Condvar::new(),
@@ -274,17 +264,20 @@ impl Journal {
 
     /// Waits while the open context is far over its limit.
     fn throttle(&self) -> Result<(), JournalError> {
-        let mut ctx = self.context.lock();
-        if self.cfg.limit == CheckpointLimit::LogFraction || ctx.bytes <= 2 * self.soft_limit as i64 {
-            return Ok(());
-        }
+        let seq = {
+            let ctx = self.context.read();
+            if self.cfg.limit == CheckpointLimit::LogFraction || ctx.bytes() <= 2 * self.soft_limit as i64 {
+                return Ok(());
+            }
+            ctx.awaited.store(true, Ordering::SeqCst);
+            ctx.seq
+        };
         Stats::add(&self.stats.throttled, 1);
-        let seq = ctx.seq;
-        ctx.awaited = true;
         self.kick_cil();
-        while ctx.seq == seq {
+        let mut closed = self.closed.lock();
+        while *closed < seq {
             self.shutdown.check()?;
-            wait(&self.switched, &mut ctx);
+            wait(&self.switched, &mut closed);
         }
         Ok(())
     }
@@ -313,52 +306,19 @@ impl Journal {
     ///
     /// The space it needs moves from the ticket to the checkpoint; the ticket stays the caller's, to roll or release.
     pub fn commit(&self, ticket: &mut Ticket, commit: Commit) -> CheckpointSeq {
-        let mut ctx = self.context.lock();
-        let (mut items, before, mut held) = (commit.items, ctx.bytes, 0);
-        for (intent, done, regions) in commit.done {
-            let s = intent.state();
-            if s.seq.load(Ordering::Acquire) == ctx.seq
-                && let Some(r) = s.shadow.lock().take()
-            {
-                ctx.bytes -= r.iter().map(|r| r.len() as i64).sum::<i64>();
-                ctx.regions -= r.len() as i64;
-                Stats::add(&self.stats.whiteouts, 1);
-                continue;
-            }
-            items.push((done, regions));
-        }
-        for (item, regions) in items {
-            let s = item.state();
-            ctx.bytes += regions.iter().map(|r| r.len() as i64).sum::<i64>();
-            ctx.regions += regions.len() as i64;
-            if let Some(old) = s.shadow.lock().replace(regions) {
-                ctx.bytes -= old.iter().map(|r| r.len() as i64).sum::<i64>();
-                ctx.regions -= old.len() as i64;
-            }
-            if s.seq.swap(ctx.seq, Ordering::AcqRel) != ctx.seq {
-                if s.pins.fetch_add(1, Ordering::AcqRel) == 0 {
-                    held += item.held_bytes() as i64;
-                }
-                ctx.items.push(item);
-            }
-        }
+        let ctx = self.context.read();
         // What it pins takes the place of the promise.
-        let pins = held + ctx.bytes - before;
-        ctx.pinned += pins;
+        let pins = ctx.put(commit, &self.stats);
         self.budget.pin(pins);
         self.budget.end(ticket.promise.take());
-        ctx.payloads.extend(commit.payloads);
-        let needed = self.needed(ctx.bytes, ctx.regions);
-        if needed > ctx.reserved {
-            let delta = needed - ctx.reserved;
-            if ticket.left < delta {
-                Stats::add(&self.stats.overruns, 1);
-                self.space.force_grant(delta - ticket.left);
-                ticket.left = delta;
-            }
-            ticket.left -= delta;
-            ctx.reserved = needed;
+        let (bytes, regions) = ctx.content();
+        let due = ctx.charge(self.needed(bytes, regions));
+        if ticket.left < due {
+            Stats::add(&self.stats.overruns, 1);
+            self.space.force_grant(due - ticket.left);
+            ticket.left = due;
         }
+        ticket.left -= due;
         let (seq, full) = (ctx.seq, self.is_full(&ctx));
         drop(ctx);
         if full {
@@ -370,10 +330,10 @@ impl Journal {
     /// True if a context should be written: it holds enough, or others wait for the memory that it pins.
     fn is_full(&self, ctx: &Context) -> bool {
         let bound = self.cfg.limit == CheckpointLimit::Budget;
-        ctx.bytes > self.soft_limit as i64
-            || ctx.awaited
+        ctx.bytes() > self.soft_limit as i64
+            || ctx.awaited.load(Ordering::SeqCst)
             // One gathers while one is written, and both fit what newcomers may have.
-            || bound && (ctx.pinned > (self.cfg.budget / 8 * 3) as i64 || !ctx.items.is_empty() && self.budget.has_waiters())
+            || bound && (ctx.pinned() > (self.cfg.budget / 8 * 3) as i64 || !ctx.is_empty() && self.budget.has_waiters())
     }
 
     /// Makes the next link of a rolling transaction ready; may wait for space, and for memory.
@@ -394,7 +354,7 @@ impl Journal {
 
     /// The number of the open checkpoint.
     pub fn current(&self) -> CheckpointSeq {
-        CheckpointSeq(self.context.lock().seq)
+        CheckpointSeq(self.context.read().seq)
     }
 
     /// Waits until checkpoint `seq` is durable, and starts it if it is still open.
@@ -412,8 +372,8 @@ impl Journal {
                 return Ok(());
             }
             self.shutdown.check()?;
-            let ctx = self.context.lock();
-            if ctx.seq == seq.0 && ctx.items.is_empty() {
+            let ctx = self.context.read();
+            if ctx.seq == seq.0 && ctx.is_empty() {
                 return Ok(());
             }
             let open = ctx.seq <= seq.0 && !hole(Hole::UnpushedForce);
@@ -434,9 +394,10 @@ impl Journal {
     /// # Errors
     /// The volume is shut down.
     pub fn force_all(&self) -> Result<(), JournalError> {
-        let seq = self.current();
-        let ready = if self.context.lock().items.is_empty() { CheckpointSeq(seq.0 - 1) } else { seq };
-        self.force(ready)
+        let ctx = self.context.read();
+        let ready = if ctx.is_empty() { ctx.seq - 1 } else { ctx.seq };
+        drop(ctx);
+        self.force(CheckpointSeq(ready))
     }
 
     /// A token for [`Journal::flush_since`]: data that has completed by now.
@@ -457,7 +418,7 @@ impl Journal {
     /// # Errors
     /// The volume is shut down.
     pub fn say_tail(&self) -> Result<(), JournalError> {
-        let seq = self.context.lock().seq;
+        let seq = self.current().0;
         self.push(seq, true)
     }
 
@@ -472,7 +433,7 @@ impl Journal {
     fn wake_all(&self) {
         self.space.wake();
         self.budget.wake();
-        notify(&self.context, &self.switched);
+        notify(&self.closed, &self.switched);
         notify(&self.order, &self.ordered);
         self.writer.wake();
         notify(&self.kick, &self.kicked);
@@ -481,6 +442,8 @@ impl Journal {
     /// Writes the open context `seq` as a checkpoint; returns when it is completed, or at once if another thread has it, or if
     /// there is nothing in it and `even_empty` is false.
     fn push(&self, seq: u64, even_empty: bool) -> Result<(), JournalError> {
+        // Half a checkpoint would let all others wait for it.
+        let _guard = PanicGuard(self.shutdown.clone());
         {
             let mut o = self.order.lock();
             while o.in_flight >= MAX_IN_FLIGHT {
@@ -493,27 +456,23 @@ impl Journal {
             o.in_flight += 1;
             Stats::peak(&self.stats.in_flight_peak, o.in_flight);
         }
-        let done = {
-            let mut ctx = self.context.lock();
-            if ctx.seq > seq || ctx.items.is_empty() && !even_empty {
+        let gathered = {
+            let mut ctx = self.context.write();
+            if ctx.seq > seq || ctx.is_empty() && !even_empty {
                 None
             } else {
-                if ctx.items.is_empty() {
+                if ctx.is_empty() {
                     // Out of what is always kept for it, and gives way to it again when the tail moves.
-                    ctx.reserved = self.needed(NOTHING.0, NOTHING.1);
-                    self.space.force_grant(ctx.reserved);
+                    self.space.force_grant(ctx.charge(self.needed(NOTHING.0, NOTHING.1)));
                 }
-                let next = Context { seq: ctx.seq + 1, ..Context::default() };
-                let old = std::mem::replace(&mut *ctx, next);
-                let shadows: Vec<Option<Regions>> = old.items.iter().map(|i| i.state().shadow.lock().take()).collect();
+                let next = Context::new(ctx.seq + 1);
+                let gathered = std::mem::replace(&mut *ctx, next).gather();
+                *self.closed.lock() = gathered.seq;
                 self.switched.notify_all();
-                Some((old, shadows))
+                Some(gathered)
             }
         };
-        let res = match done {
-            Some((ctx, shadows)) => self.write_context(ctx, shadows),
-            None => Ok(()),
-        };
+        let res = gathered.map_or(Ok(()), |g| self.write_context(g));
         self.order.lock().in_flight -= 1;
         self.ordered.notify_all();
         if let Err(e) = &res {
@@ -531,9 +490,10 @@ impl Journal {
         Ok(())
     }
 
-    fn write_context(&self, ctx: Context, shadows: Vec<Option<Regions>>) -> Result<(), JournalError> {
+    fn write_context(&self, mut ctx: Gathered) -> Result<(), JournalError> {
+        ctx.sort();
         let nothing = log::nothing_done();
-        let mut regions: Vec<&[u8]> = shadows.iter().flatten().flatten().map(Vec::as_slice).collect();
+        let mut regions: Vec<&[u8]> = ctx.items.iter().filter_map(|i| i.regions.as_ref()).flatten().map(Vec::as_slice).collect();
         if regions.is_empty() {
             regions.push(&nothing);
         }
@@ -550,15 +510,15 @@ impl Journal {
         });
         let ok = durable.is_ok();
         if let Ok((start, commit)) = durable {
-            let live: Vec<_> = ctx.items.iter().zip(&shadows).filter_map(|(i, s)| Some((i, s.as_ref()?))).collect();
+            let live: Vec<_> = ctx.items.iter().filter_map(|i| Some((&i.item, i.regions.as_ref()?))).collect();
             let begin = Instant::now();
             self.ail.insert_checkpoint(&live, start, commit);
             Stats::add(&self.stats.insert_us, begin.elapsed().as_micros() as u64);
             Stats::add(&self.stats.checkpoint_items, live.len() as u64);
         }
         let free = |i: &Arc<dyn LogItem>| if i.state().pins.fetch_sub(1, Ordering::AcqRel) == 1 { i.held_bytes() as i64 } else { 0 };
-        let held: i64 = ctx.items.iter().map(free).sum();
-        drop(shadows);
+        let held: i64 = ctx.items.iter().map(|i| free(&i.item)).sum();
+        drop(ctx.items);
         self.budget.pin(-held - ctx.bytes);
         for p in ctx.payloads {
             p(ok);
@@ -566,7 +526,10 @@ impl Journal {
         Stats::add(&self.stats.checkpoints, 1);
         Stats::add(&self.stats.checkpoint_bytes, ctx.bytes.max(0) as u64);
         if ok {
-            self.order.lock().completed = ctx.seq;
+            let mut o = self.order.lock();
+            debug_assert_eq!(o.completed + 1, ctx.seq, "rule 2: checkpoints become durable in order");
+            o.completed = ctx.seq;
+            drop(o);
             self.ordered.notify_all();
             if self.space.has_waiters() || self.over_target() {
                 self.want_room();
@@ -577,7 +540,7 @@ impl Journal {
 
     /// Cuts the context into records and writes all but the last. Returns the position of the start, the last record, and
     /// whether there were others.
-    fn stream_context(&self, ctx: &Context, regions: &[&[u8]]) -> Result<(Lsn, SealedRecord, bool), JournalError> {
+    fn stream_context(&self, ctx: &Gathered, regions: &[&[u8]]) -> Result<(Lsn, SealedRecord, bool), JournalError> {
         let mut s = self.stream.lock();
         self.writer.begin_checkpoint()?;
         let tid = (ctx.seq as u32).wrapping_mul(0x9e37_79b9) | 1;
@@ -617,7 +580,7 @@ impl Journal {
                 return;
             }
         }
-        let ctx = self.context.lock();
+        let ctx = self.context.read();
         if self.is_full(&ctx) {
             let seq = ctx.seq;
             drop(ctx);
@@ -712,8 +675,9 @@ impl Journal {
         }
         // Items know the volume, which knows the journal: what is left in its lists would keep all of them alive.
         self.ail.clear();
-        let mut ctx = self.context.lock();
-        let left = (std::mem::take(&mut ctx.items), std::mem::take(&mut ctx.payloads));
+        let mut ctx = self.context.write();
+        let next = Context::new(ctx.seq);
+        let left = std::mem::replace(&mut *ctx, next).gather();
         drop(ctx);
         drop(left);
     }

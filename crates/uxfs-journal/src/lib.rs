@@ -6,6 +6,7 @@
 mod ail;
 mod budget;
 mod cil;
+mod context;
 mod flush;
 mod gap;
 mod head;
@@ -90,13 +91,13 @@ impl Shutdown {
     }
 }
 
-/// A worker that panics has left something half done: nothing more is written, as in a power cut.
+/// Who panics has left something half done: nothing more is written, as in a power cut.
 struct PanicGuard(Arc<Shutdown>);
 
 impl Drop for PanicGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.set("a journal worker panicked");
+            self.0.set("a thread panicked in the journal");
         }
     }
 }

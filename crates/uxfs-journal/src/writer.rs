@@ -37,6 +37,8 @@ struct Window {
     durable: u64,
     /// All before this was written, but for what is outstanding.
     written: u64,
+    /// All before this is durable but for commit records that still wait for their turn.
+    flushed: u64,
     /// Where records begin that are not yet written.
     outstanding: BTreeSet<u64>,
     /// Where records begin that recovery may find to be the last one, and the tail of each.
@@ -152,6 +154,7 @@ impl LogWriter {
     fn begin_record(&self, at: u64, flushed: bool) -> Lsn {
         let mut w = self.window.lock();
         let tail = if flushed || self.trusts_unflushed() { self.ail.tail() } else { self.stable_tail() };
+        debug_assert!(self.trusts_unflushed() || tail >= self.space.tail(), "rule 3: a record bears a tail that may be written over");
         w.outstanding.insert(at);
         w.ends.insert(at, tail);
         tail
@@ -313,6 +316,7 @@ impl LogWriter {
         let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(()) };
         records.iter().try_for_each(|r| self.check_room(r))?;
         self.make_room(last.end())?;
+        debug_assert!(!self.bounds_window() || self.in_danger(last.end()) <= WINDOW, "rule 14: more than a window may be lost");
         if self.turns(first) {
             self.await_durable(first.at)?;
             self.write_halves(first, WriteFlags::default())?;
@@ -360,6 +364,11 @@ impl LogWriter {
 
     fn bounds_window(&self) -> bool {
         self.policy.is_safe() && !hole(Hole::UnboundedWindow)
+    }
+
+    /// Bytes of the log before `end` that may still be lost.
+    fn in_danger(&self, end: u64) -> u64 {
+        end.saturating_sub(self.window.lock().durable)
     }
 
     fn check_room(&self, r: &SealedRecord) -> Result<(), JournalError> {
@@ -445,6 +454,7 @@ impl LogWriter {
         }
         let mut w = self.window.lock();
         w.durable = w.durable.max(reach);
+        w.flushed = w.flushed.max(r.at);
         self.moved.notify_all();
         Ok(())
     }
@@ -455,6 +465,15 @@ impl LogWriter {
     /// The device's.
     pub(crate) fn write_durable(&self, r: &SealedRecord) -> Result<(), JournalError> {
         self.shutdown.check()?;
+        {
+            let mut w = self.window.lock();
+            let before = w.durable.max(w.flushed);
+            debug_assert!(before >= r.at || hole(Hole::CommitWithoutPreflush), "rule 1: a commit record before what it relies on");
+            // The commit records before it have had their turns, but for a record within a checkpoint.
+            if w.outstanding.first().is_none_or(|at| *at >= r.at) {
+                w.durable = w.durable.max(before.min(r.at));
+            }
+        }
         // Until it is durable, it may itself be lost.
         self.make_room(r.end())?;
         if self.turns(r) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 #[cfg(not(uxfs_shuttle))]
 mod real {
-    pub use parking_lot::{Condvar, Mutex, MutexGuard};
+    pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
     use std::io;
     pub use std::sync::mpsc;
     pub use std::thread;

@@ -31,6 +31,25 @@ pub struct MutexGuard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
 #[derive(Debug, Default)]
 pub struct Condvar(shuttle::sync::Condvar);
 
+/// A lock that many may hold together, or one alone.
+#[derive(Debug, Default)]
+pub struct RwLock<T>(shuttle::sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    /// A lock around `t`.
+    pub fn new(t: T) -> RwLock<T> {
+        RwLock(shuttle::sync::RwLock::new(t))
+    }
+    /// Waits until nobody has it alone.
+    pub fn read(&self) -> shuttle::sync::RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Waits until nobody has it.
+    pub fn write(&self) -> shuttle::sync::RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl<T> Mutex<T> {
     /// A lock around `t`.
     pub fn new(t: T) -> Mutex<T> {
