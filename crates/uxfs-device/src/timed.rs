@@ -47,6 +47,15 @@ pub struct Asked {
     pub flushes: AtomicU64,
     /// Durable writes.
     pub fua: AtomicU64,
+    /// When the first write began and the last one ended, since it was last taken out.
+    pub span: Mutex<Option<(Instant, Instant)>>,
+}
+
+impl Asked {
+    fn wrote(&self, began: Instant) {
+        let mut span = self.span.lock();
+        *span = Some((span.map_or(began, |s| s.0), Instant::now()));
+    }
 }
 
 /// Passes everything on to `base` and lets it take its time, times a factor: what is too short for the host to sleep is stretched.
@@ -101,6 +110,7 @@ impl Device for Timed {
         if flags.preflush {
             self.flush()?;
         }
+        let began = Instant::now();
         self.asked.writes.fetch_add(1, Relaxed);
         self.asked.bytes.fetch_add(data.len() as u64, Relaxed);
         let latency = if flags.fua { self.timing.fua.unwrap_or(self.timing.write) } else { self.timing.write };
@@ -112,14 +122,18 @@ impl Device for Timed {
                 self.flush()?;
             }
         }
+        self.asked.wrote(began);
         Ok(())
     }
     fn write_many(&self, requests: &[WriteRequest<'_>], class: Class) -> io::Result<()> {
+        let began = Instant::now();
         let bytes = requests.iter().map(|r| r.data.len() as u64).sum();
         self.asked.writes.fetch_add(requests.len() as u64, Relaxed);
         self.asked.bytes.fetch_add(bytes, Relaxed);
         self.pass(requests.len() as u64, bytes, self.timing.write);
-        self.base.write_many(requests, class)
+        let done = self.base.write_many(requests, class);
+        self.asked.wrote(began);
+        done
     }
     fn flush(&self) -> io::Result<()> {
         let _one = self.one_flush.lock();

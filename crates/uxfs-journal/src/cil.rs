@@ -13,6 +13,7 @@
 use crate::ail::Ail;
 use crate::budget::{Budget, CheckpointLimit, Who};
 use crate::context::{Context, Gathered};
+use crate::crowd::Crowd;
 use crate::flush::JournalFlush;
 use crate::hole::{Hole, hole};
 use crate::item::{LogItem, Regions};
@@ -29,7 +30,7 @@ use uxfs_format::log::{self, BB};
 use uxfs_format::reservation::with_headers;
 use uxfs_format::{CheckpointSeq, Lsn};
 use uxfs_sync::explored::thread::{self, JoinHandle};
-use uxfs_sync::explored::{Condvar, Mutex, RwLock, notify, pause, wait, wait_for};
+use uxfs_sync::explored::{Condvar, Mutex, MutexGuard, RwLock, notify, pause, wait, wait_for};
 
 /// Called when the checkpoint is durable (true), or never will be (false): busy extents hang on it.
 pub type Payload = Box<dyn FnOnce(bool) + Send>;
@@ -92,6 +93,7 @@ struct Order {
     /// Last context that is completed.
     completed: u64,
     in_flight: u64,
+    crowd: Crowd,
 }
 
 /// Pushes at once: one streams while one becomes durable; more would only make checkpoints smaller.
@@ -367,10 +369,15 @@ impl Journal {
             return Ok(());
         }
         Stats::add(&self.stats.force_sleep, 1);
+        self.order.lock().crowd.enter();
+        let res = self.force_open(seq);
+        self.order.lock().crowd.leave();
+        res
+    }
+
+    fn force_open(&self, seq: CheckpointSeq) -> Result<(), JournalError> {
+        let mut joined = false;
         loop {
-            if self.order.lock().completed >= seq.0 {
-                return Ok(());
-            }
             self.shutdown.check()?;
             let ctx = self.context.read();
             if ctx.seq == seq.0 && ctx.is_empty() {
@@ -378,15 +385,43 @@ impl Journal {
             }
             let open = ctx.seq <= seq.0 && !hole(Hole::UnpushedForce);
             drop(ctx);
-            if open {
-                self.push(seq.0, false)?;
-            } else {
-                let mut o = self.order.lock();
-                if o.completed < seq.0 && self.shutdown.reason().is_none() {
-                    wait(&self.ordered, &mut o);
-                }
+            let mut o = self.order.lock();
+            if o.completed >= seq.0 {
+                return Ok(());
             }
+            if open && o.crowd.lead(seq.0, !joined) {
+                self.linger(o, seq.0);
+                let begun = Instant::now();
+                let res = self.push(seq.0, false);
+                self.order.lock().crowd.led(seq.0, begun.elapsed());
+                self.ordered.notify_all();
+                res?;
+            } else if self.shutdown.reason().is_none() {
+                if open && !joined {
+                    // Who leads may wait for just this.
+                    self.ordered.notify_all();
+                }
+                wait(&self.ordered, &mut o);
+            }
+            joined = true;
         }
+    }
+
+    /// Waits for others who are about to force the open checkpoint `seq`, too, if there are any: at most until what is in flight is durable,
+    /// and a little longer for those who waited for that.
+    fn linger(&self, mut o: MutexGuard<'_, Order>, seq: u64) {
+        let (begun, mut idle) = (Instant::now(), None);
+        while o.crowd.is_incomplete() && !cfg!(uxfs_shuttle) && self.shutdown.reason().is_none() && o.next_stream <= seq {
+            let left = match o.in_flight {
+                0 => (o.crowd.cost() / 8).saturating_sub(idle.get_or_insert_with(Instant::now).elapsed()),
+                _ => o.crowd.cost().saturating_sub(begun.elapsed()),
+            };
+            if left.is_zero() {
+                break;
+            }
+            wait_for(&self.ordered, &mut o, left);
+        }
+        o.crowd.gathered();
     }
 
     /// Makes everything committed so far durable.
@@ -542,7 +577,7 @@ impl Journal {
     /// whether there were others.
     fn stream_context(&self, ctx: &Gathered, regions: &[&[u8]]) -> Result<(Lsn, SealedRecord, bool), JournalError> {
         let mut s = self.stream.lock();
-        self.writer.begin_checkpoint()?;
+        self.writer.begin_checkpoint(s.position() + ctx.reserved)?;
         let tid = (ctx.seq as u32).wrapping_mul(0x9e37_79b9) | 1;
         let mut total = 0u64;
         let (start, last) = self.writer.write_records(|emit| {

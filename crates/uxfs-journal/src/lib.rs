@@ -7,6 +7,7 @@ mod ail;
 mod budget;
 mod cil;
 mod context;
+mod crowd;
 mod flush;
 mod gap;
 mod head;

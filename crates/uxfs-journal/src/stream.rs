@@ -92,6 +92,11 @@ impl Stream {
         Stream { geo, bufsize, head, prev: NULL_AG, sealed: 0 }
     }
 
+    /// Where the next record begins, in bytes of records since the volume was opened.
+    pub(crate) fn position(&self) -> u64 {
+        self.sealed
+    }
+
     fn header_blocks(&self) -> usize {
         self.bufsize.div_ceil(log::CYCLE_SPAN)
     }

@@ -39,6 +39,8 @@ struct Window {
     written: u64,
     /// All before this is durable but for commit records that still wait for their turn.
     flushed: u64,
+    /// Where the checkpoint that is being streamed will end, or somewhat before that.
+    coming: u64,
     /// Where records begin that are not yet written.
     outstanding: BTreeSet<u64>,
     /// Where records begin that recovery may find to be the last one, and the tail of each.
@@ -214,8 +216,9 @@ impl LogWriter {
         }
     }
 
-    /// What a variant does before the first record of a checkpoint.
-    pub(crate) fn begin_checkpoint(&self) -> Result<(), JournalError> {
+    /// What a variant does before the first record of a checkpoint, which will end at about `end`.
+    pub(crate) fn begin_checkpoint(&self, end: u64) -> Result<(), JournalError> {
+        self.window.lock().coming = end;
         if self.policy.at_start() {
             self.flush_since(self.flush_token())?;
         }
@@ -329,9 +332,11 @@ impl LogWriter {
         w.outstanding.retain(|at| !(first.at..last.end()).contains(at));
         w.written = w.written.max(last.end());
         self.moved.notify_all();
-        // Half of the window is full: its flush can go on beside the writing of the other half.
+        // Half of the window is full: its flush can go on beside the writing of the other half. What is left may fit the window: then the
+        // commit record's flush comes soon enough, and need not wait for this one.
         let half = w.reach().saturating_sub(w.durable) > WINDOW / 2;
-        if half && !w.flushing && self.bounds_window() {
+        let fits = w.coming <= w.durable + WINDOW;
+        if half && !fits && !w.flushing && self.bounds_window() {
             w.flushing = true;
             drop(w);
             let me = self.clone();
