@@ -5,7 +5,8 @@
 
 mod common;
 
-use common::{THING, Thing, geometry};
+use common::found::Found;
+use common::{Thing, geometry};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,23 +19,6 @@ use uxfs_sync::Chance;
 /// Bytes of the log.
 const LOG: u64 = 512 << 10;
 const ITEMS: u64 = 24;
-
-/// What recovery finds.
-#[derive(Default)]
-struct Found(HashMap<u64, u64>);
-
-impl Replay for Found {
-    type Error = JournalError;
-    fn transaction(&mut self, pass: u8, _: Lsn, items: &[ReplayItem]) -> Result<(), JournalError> {
-        for i in items.iter().filter(|i| pass == 2 && i.kind() == THING) {
-            let word = |at: usize| u64::from_le_bytes(i.regions[0][at..at + 8].try_into().unwrap());
-            assert!(i.regions[1].iter().all(|b| *b == word(16) as u8), "a region of other bytes");
-            let v = self.0.entry(word(8)).or_default();
-            *v = (*v).max(word(16));
-        }
-        Ok(())
-    }
-}
 
 /// Commits `rounds` versions from four threads, some forced; the record of the device, and when which version was promised.
 fn work(flush: JournalFlush, rounds: u64, seed: u64) -> (Trace, StatsSnapshot) {

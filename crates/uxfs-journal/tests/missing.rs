@@ -3,27 +3,13 @@
 
 mod common;
 
-use common::{THING, Thing, geometry};
+use common::found::Found;
+use common::{Thing, geometry};
 use std::collections::HashMap;
 use std::sync::Arc;
 use uxfs_device::{Device, DeviceRef, Memory, Recorder, WriteFlags};
 use uxfs_format::Lsn;
 use uxfs_journal::*;
-
-/// Versions that recovery finds, by number.
-#[derive(Default)]
-struct Found(HashMap<u64, u64>);
-
-impl Replay for Found {
-    type Error = JournalError;
-    fn transaction(&mut self, pass: u8, _: Lsn, items: &[ReplayItem]) -> Result<(), JournalError> {
-        for i in items.iter().filter(|i| pass == 2 && i.kind() == THING) {
-            let word = |at: usize| u64::from_le_bytes(i.regions[0][at..at + 8].try_into().unwrap());
-            self.0.insert(word(8), word(16));
-        }
-        Ok(())
-    }
-}
 
 fn versions(image: &Memory, log: u64) -> Result<HashMap<u64, u64>, JournalError> {
     let state = find_log_state(image, &geometry(log))?;

@@ -1,5 +1,8 @@
 //! Items of the simplest kind, for tests of the journal alone.
 
+#[cfg(not(uxfs_shuttle))]
+pub mod found;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use uxfs_format::Lsn;
