@@ -1,12 +1,16 @@
 //! The variants of [`CheckpointLimit`] beside each other: threads that create as fs_mark does, on a large log in memory.
 
+use crate::peers::{Gone, must};
 use crate::table::Table;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uxfs::{CheckpointLimit, Fs, JournalConfig, Make, Options};
-use uxfs_device::{DeviceRef, Memory};
+use uxfs_device::{Device, DeviceRef, FileDevice, Memory, OpenMode};
 
 /// What is run.
 #[derive(Clone, Copy)]
@@ -21,6 +25,9 @@ pub struct Plan {
     pub rounds: u32,
 }
 
+/// Bytes of the volume.
+const SIZE: u64 = 16 << 30;
+
 /// One run.
 struct Run {
     took: Duration,
@@ -29,8 +36,11 @@ struct Run {
 
 /// Makes files in as many directories as there are threads, with so many bytes of memory for the volume.
 fn work(limit: CheckpointLimit, memory: usize, p: Plan) -> Result<Run> {
-    let size = 16 << 30;
-    let dev: DeviceRef = Arc::new(Memory::new(size));
+    work_on(Arc::new(Memory::new(SIZE)), limit, memory, p)
+}
+
+fn work_on(dev: DeviceRef, limit: CheckpointLimit, memory: usize, p: Plan) -> Result<Run> {
+    let size = dev.size_bytes();
     let o = uxfs_mkfs::Options { log_size: Some(p.log), ..uxfs_mkfs::Options::new(size, [6; 16]) };
     uxfs_mkfs::format(&*dev, &o)?;
     let journal = JournalConfig { limit, ..JournalConfig::default() };
@@ -57,11 +67,24 @@ fn work(limit: CheckpointLimit, memory: usize, p: Plan) -> Result<Run> {
     Ok(Run { took, stats: fs.stats().into_iter().collect() })
 }
 
+/// One run in a process of its own, on a volume in a file: prints how many bytes of memory the process had at most.
+///
+/// # Errors
+/// The volume could not be used.
+pub fn resident(image: &Path, limit: CheckpointLimit, memory: usize, p: Plan) -> Result<()> {
+    File::create(image)?.set_len(SIZE)?;
+    work_on(Arc::new(FileDevice::open(image, OpenMode::ReadWrite)?), limit, memory, p)?;
+    let status = fs::read_to_string("/proc/self/status")?;
+    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).context("the host does not say how much memory this took")?;
+    println!("{}", peak.trim().trim_end_matches(" kB"));
+    Ok(())
+}
+
 /// Runs all variants.
 ///
 /// # Errors
 /// A volume could not be used.
-pub fn run(p: Plan) -> Result<()> {
+pub fn run(place: &Path, p: Plan) -> Result<()> {
     let title = format!(
         "{} creates by {} threads, log of {} MiB, memory 256 MiB, device in memory, {} rounds",
         p.creates,
@@ -120,6 +143,25 @@ pub fn run(p: Plan) -> Result<()> {
         for memory in [16, 32, 64, 256] {
             let r = work(limit, memory << 20, p)?;
             row.push(format!("{:.1}", r.stats.get("pinned_peak").copied().unwrap_or(0) as f64 / 1048576.0));
+        }
+        t.row(row);
+    }
+    drop(t);
+    let mut t = Table::new(
+        "memory of the whole process at peak, in MiB, over what the volume may use; wanted: at most a quarter of log-fraction's",
+        &["limit", "16 MiB", "64 MiB", "256 MiB"],
+    );
+    let dir = place.join(format!("uxfs-bench-limit-{}", std::process::id()));
+    fs::create_dir_all(&dir)?;
+    let _gone = Gone(dir.clone());
+    for limit in CheckpointLimit::ALL {
+        let mut row = vec![limit.to_string()];
+        for memory in [16, 64, 256] {
+            let numbers = [memory << 20, p.creates, p.threads, p.log].map(|n: u64| n.to_string());
+            let mut c = Command::new(std::env::current_exe()?);
+            c.arg("resident").arg(dir.join("image")).arg(limit.to_string()).args(numbers);
+            let kib: u64 = must(&mut c)?.trim().parse()?;
+            row.push(format!("{}", kib >> 10));
         }
         t.row(row);
     }

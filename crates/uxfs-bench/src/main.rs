@@ -13,6 +13,7 @@ mod table;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
+use uxfs::CheckpointLimit;
 
 #[derive(Parser)]
 #[command(about = "Compares uxfs with its peers, and the variants of its decisions with each other")]
@@ -66,7 +67,13 @@ enum What {
         /// Rounds
         #[arg(long, default_value_t = 3)]
         rounds: u32,
+        /// Where a volume in a file goes
+        #[arg(long, default_value = "/dev/shm")]
+        dir: PathBuf,
     },
+    /// One run of it, which says how much memory the process had at most
+    #[command(hide = true)]
+    Resident { image: PathBuf, limit: CheckpointLimit, memory: usize, creates: u64, threads: u64, log: u64 },
     /// Serves a file system that keeps nothing on DIR, until it is unmounted
     Null {
         /// Where
@@ -80,7 +87,12 @@ fn main() -> Result<()> {
         What::JournalFlush { creates, rounds, factor, cpus, log, presets } => {
             flush::run(&flush::Plan { creates, rounds, factor, cpus, log: log << 20, presets })
         }
-        What::CheckpointLimit { creates, threads, log, rounds } => limit::run(limit::Plan { creates, threads, log: log << 20, rounds }),
+        What::CheckpointLimit { creates, threads, log, rounds, dir } => {
+            limit::run(&dir, limit::Plan { creates, threads, log: log << 20, rounds })
+        }
+        What::Resident { image, limit, memory, creates, threads, log } => {
+            limit::resident(&image, limit, memory, limit::Plan { creates, threads, log, rounds: 1 })
+        }
         What::Null { dir } => null::serve(&dir),
     }
 }
