@@ -2,20 +2,22 @@
 //!
 //! 1. An item enters when its checkpoint is durable, at the position of the checkpoint's *start*, and moves forward only so.
 //! 2. It leaves when what it logged is home, if it was not logged again meanwhile.
-//! 3. The smallest position is the tail that replay would need. While a checkpoint's items are being inserted the tail
+//! 3. What it holds of memory has a bound: over it, the oldest items are written home also if the log has room; far over it, newcomers wait.
+//! 4. The smallest position is the tail that replay would need. While a checkpoint's items are being inserted the tail
 //!    does not pass that checkpoint's start, also when the list is empty.
 
 use crate::hole::{Hole, hole};
 use crate::item::{LogItem, Push, Regions};
+use crate::line::{Line, Wanted, wait_in_line};
 use crate::stats::Stats;
 use crate::{JournalError, Shutdown};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use uxfs_device::{Class, DeviceRef, WriteRequest};
 use uxfs_format::Lsn;
-use uxfs_sync::explored::{Mutex, pause};
+use uxfs_sync::explored::{Condvar, Mutex, notify, pause};
 
 /// One write of metadata to its home.
 pub struct WriteUnit {
@@ -29,11 +31,16 @@ struct List {
     items: BTreeMap<(u64, u64), Arc<dyn LogItem>>,
     /// Tail when the list is empty: the commit record of the last checkpoint whose items were all inserted.
     empty_tail: Lsn,
+    /// Those who wait until less memory is held.
+    line: Line,
 }
 
 /// The list of one volume.
 pub struct Ail {
     list: Mutex<List>,
+    /// Bytes of memory that cannot be given up while the items are here. Changes under the list's lock.
+    held: AtomicU64,
+    left: Condvar,
     shutdown: Arc<Shutdown>,
     stats: Arc<Stats>,
 }
@@ -46,14 +53,55 @@ const BATCH: usize = 128;
 
 impl Ail {
     pub(crate) fn new(tail: Lsn, shutdown: Arc<Shutdown>, stats: Arc<Stats>) -> Ail {
-        let list = Mutex::new(List { items: BTreeMap::new(), empty_tail: tail });
-        Ail { list, shutdown, stats }
+        let list = Mutex::new(List { items: BTreeMap::new(), empty_tail: tail, line: Line::default() });
+        Ail { list, held: AtomicU64::new(0), left: Condvar::new(), shutdown, stats }
     }
 
     /// Where replay would have to begin.
     pub fn tail(&self) -> Lsn {
         let l = self.list.lock();
         l.items.keys().next().map_or(l.empty_tail, |k| Lsn(k.0))
+    }
+
+    /// Bytes of memory that cannot be given up while the items are here.
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Acquire)
+    }
+
+    /// Where its oldest quarter ends.
+    pub(crate) fn quarter(&self) -> Lsn {
+        let l = self.list.lock();
+        l.items.keys().nth(l.items.len() / 4).map_or(l.empty_tail, |k| Lsn(k.0))
+    }
+
+    /// Waits until no more than `most` bytes of memory are held.
+    ///
+    /// # Errors
+    /// The volume is shut down.
+    pub(crate) fn wait_below(&self, most: u64, ask: &dyn Fn()) -> Result<(), JournalError> {
+        if self.held() <= most {
+            return Ok(());
+        }
+        let wanted = Wanted {
+            line: &|l: &mut List| &mut l.line,
+            fits: &|_| self.held() <= most,
+            ask,
+            waits: &|| Stats::add(&self.stats.sleep_dirty, 1),
+        };
+        wait_in_line(&self.list, &self.left, &self.shutdown, &wanted).map(drop)
+    }
+
+    /// Wakes everybody who waits.
+    pub(crate) fn wake(&self) {
+        notify(&self.list, &self.left);
+    }
+
+    /// An item left; the caller has the list's lock.
+    fn gone(&self, l: &List, item: &dyn LogItem) {
+        self.held.fetch_sub(item.held_bytes(), Ordering::AcqRel);
+        if !l.line.is_empty() {
+            self.left.notify_all();
+        }
     }
 
     /// Items in the list.
@@ -68,14 +116,17 @@ impl Ail {
 
     /// Puts an item at `lsn`, or moves it there.
     pub fn insert(&self, item: &Arc<dyn LogItem>, lsn: Lsn) {
-        Self::insert_locked(&mut self.list.lock(), item, lsn);
+        self.insert_locked(&mut self.list.lock(), item, lsn);
     }
 
-    fn insert_locked(l: &mut List, item: &Arc<dyn LogItem>, lsn: Lsn) {
+    fn insert_locked(&self, l: &mut List, item: &Arc<dyn LogItem>, lsn: Lsn) {
         let s = item.state();
         let old = s.ail_lsn.load(Ordering::Acquire);
         if old != 0 {
             l.items.remove(&(old, s.id));
+        } else {
+            self.held.fetch_add(item.held_bytes(), Ordering::AcqRel);
+            Stats::peak(&self.stats.dirty_peak, self.held());
         }
         l.items.insert((lsn.0.max(old), s.id), item.clone());
         s.ail_lsn.store(lsn.0.max(old), Ordering::Release);
@@ -98,7 +149,7 @@ impl Ail {
         let wanted: Vec<_> = items.iter().filter_map(|(i, r)| Some((i, i.committed(start, r)?))).collect();
         let mut l = self.list.lock();
         for (i, at) in wanted {
-            Self::insert_locked(&mut l, i, at);
+            self.insert_locked(&mut l, i, at);
         }
         l.empty_tail = l.empty_tail.max(commit);
     }
@@ -109,6 +160,7 @@ impl Ail {
         let s = item.state();
         if s.ail_lsn.load(Ordering::Acquire) == lsn.0 && l.items.remove(&(lsn.0, s.id)).is_some() {
             s.ail_lsn.store(0, Ordering::Release);
+            self.gone(&l, item);
         }
     }
 
@@ -119,6 +171,7 @@ impl Ail {
         let at = s.ail_lsn.swap(0, Ordering::AcqRel);
         if at != 0 {
             l.items.remove(&(at, s.id));
+            self.gone(&l, item);
         }
     }
 

@@ -48,11 +48,20 @@ pub struct JournalConfig {
     pub limit: CheckpointLimit,
     /// Bytes of memory that checkpoints may pin, for [`CheckpointLimit::Budget`].
     pub budget: u64,
+    /// Bytes of memory that metadata which is durable in the log, and not yet home, should hold at most; twice that is never passed for long.
+    pub dirty: u64,
 }
 
 impl Default for JournalConfig {
     fn default() -> Self {
-        JournalConfig { bufsize: 32 << 10, buffers: 8, flush: JournalFlush::default(), limit: CheckpointLimit::default(), budget: 64 << 20 }
+        JournalConfig {
+            bufsize: 32 << 10,
+            buffers: 8,
+            flush: JournalFlush::default(),
+            limit: CheckpointLimit::default(),
+            budget: 64 << 20,
+            dirty: 64 << 20,
+        }
     }
 }
 
@@ -245,6 +254,7 @@ impl Journal {
     pub fn reserve(&self, unit: u64, count: u32) -> Result<Ticket, JournalError> {
         self.shutdown.check()?;
         self.throttle()?;
+        self.ail.wait_below(2 * self.cfg.dirty, &|| self.want_room())?;
         let promise = self.budget.promise(Who::Newcomer, PINS * unit, &|| self.kick_cil())?;
         match self.space.reserve(self.with_headers(unit), count, &|| self.want_room()) {
             Ok(t) => Ok(Ticket { promise, ..t }),
@@ -468,6 +478,7 @@ impl Journal {
     fn wake_all(&self) {
         self.space.wake();
         self.budget.wake();
+        self.ail.wake();
         notify(&self.closed, &self.switched);
         notify(&self.order, &self.ordered);
         self.writer.wake();
@@ -602,7 +613,11 @@ impl Journal {
 
     fn over_target(&self) -> bool {
         let (used, size) = self.usage();
-        used > size - size / FREE_PART
+        used > size - size / FREE_PART || self.is_dirty()
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.ail.held() > self.cfg.dirty
     }
 
     fn cil_work(&self) {
@@ -654,12 +669,13 @@ impl Journal {
         }
     }
 
-    /// Writes the oldest `1/part` of the log's size home.
+    /// Writes the oldest `1/part` of the log's size home, or the oldest quarter of the items if they hold too much memory.
     fn push_ail(&self, part: u64) -> Result<(), JournalError> {
         let tail = self.ail.tail();
         let far = u64::from(tail.block()) + u64::from(self.geo.bbs) / part;
         let bbs = u64::from(self.geo.bbs);
         let target = if far >= bbs { Lsn::new(tail.cycle() + 1, (far - bbs) as u32) } else { Lsn::new(tail.cycle(), far as u32) };
+        let target = if self.is_dirty() { target.max(self.ail.quarter()) } else { target };
         let (_, pinned) = self.ail.push_to(target, &self.dev)?;
         if pinned > 0 && !hole(Hole::PinnedNotForced) {
             self.force_all()?;

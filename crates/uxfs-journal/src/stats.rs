@@ -69,6 +69,10 @@ stats! {
     pinned_peak,
     /// Transactions that had to wait for such memory.
     sleep_budget,
+    /// Most bytes of memory that metadata on its way home held at once.
+    dirty_peak,
+    /// Transactions that had to wait until less of it was held.
+    sleep_dirty,
     /// Tickets that logged more than they reserved.
     overruns,
 }

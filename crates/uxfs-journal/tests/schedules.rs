@@ -50,12 +50,12 @@ fn start(log: u64, cfg: JournalConfig) -> Arc<Journal> {
     Journal::start(dev.clone(), dev, geometry(log), JournalConfig { bufsize: 16 << 10, buffers: 2, ..cfg }, FIRST, FIRST)
 }
 
-/// What was waited for under all schedules of a body so far: log space, memory, a checkpoint that is too large.
-static WAITED: [AtomicU64; 3] = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
+/// What was waited for under all schedules of a body so far: log space, memory, a checkpoint that is too large, metadata on its way home.
+static WAITED: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
 fn stop(j: &Arc<Journal>) {
     let s = j.stats();
-    for (sum, n) in WAITED.iter().zip([s.sleep_logspace, s.sleep_budget, s.throttled]) {
+    for (sum, n) in WAITED.iter().zip([s.sleep_logspace, s.sleep_budget, s.throttled, s.sleep_dirty]) {
         sum.fetch_add(n, Ordering::Relaxed);
     }
     j.stop();
@@ -137,6 +137,30 @@ fn throttled() {
     stop(&j);
 }
 
+/// Memory for two of them that are not home.
+fn little_memory_for_what_is_not_home() {
+    let j = start(512 << 10, JournalConfig { dirty: 512, ..JournalConfig::default() });
+    let things: Vec<_> = (0..6).map(|n| Thing::new(&j, 512 << 10, n)).collect();
+    let all: Vec<_> = things
+        .chunks(2)
+        .map(|own| {
+            let (j, own) = (j.clone(), own.to_vec());
+            thread::spawn(move || {
+                for v in 1..=2 {
+                    for t in &own {
+                        let mut ticket = j.reserve(700, 1).unwrap();
+                        let seq = j.commit(&mut ticket, t.commit(v, 600));
+                        j.release(ticket);
+                        j.force(seq).unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    all.into_iter().for_each(|t| t.join().unwrap());
+    stop(&j);
+}
+
 /// A device that fails somewhere on the way.
 fn a_device_that_fails() {
     let memory: DeviceRef = Arc::new(Memory::new(SHORT + 64 * 512));
@@ -162,13 +186,14 @@ fn somebody_who_fails() {
 
 #[test]
 fn every_wait_ends() {
-    let bodies: [(fn(), Option<usize>); 8] = [
+    let bodies: [(fn(), Option<usize>); 9] = [
         (forces, None),
         (a_full_log, Some(0)),
         (a_log_full_of_one, Some(0)),
         (pinned_at_the_tail, Some(0)),
         (a_small_budget, Some(1)),
         (throttled, Some(2)),
+        (little_memory_for_what_is_not_home, Some(3)),
         (a_device_that_fails, None),
         (somebody_who_fails, None),
     ];
@@ -176,7 +201,7 @@ fn every_wait_ends() {
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         WAITED.iter().for_each(|w| w.store(0, Ordering::Relaxed));
         explore(body, schedules());
-        println!("body {n}: waits for space, memory, a checkpoint: {WAITED:?}");
+        println!("body {n}: waits for space, memory, a checkpoint, metadata: {WAITED:?}");
         assert!(waits_for.is_none_or(|i| WAITED[i].load(Ordering::Relaxed) > schedules() as u64 / 10), "{WAITED:?}");
     }
 }

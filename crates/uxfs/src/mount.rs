@@ -236,7 +236,8 @@ impl Mount {
             (s as u64) << 30 ^ u64::from(n) ^ u64::from(std::process::id()) << 48
         });
         // What checkpoints pin are buffers, above all: no more than may be cached.
-        let cfg = JournalConfig { budget: o.journal.budget.min(o.memory as u64 / 4), ..o.journal.clone() };
+        let most = o.memory as u64 / 4;
+        let cfg = JournalConfig { budget: o.journal.budget.min(most), dirty: o.journal.dirty.min(most), ..o.journal.clone() };
         let journal = Journal::start(dev.clone(), log_dev, geo, cfg, state.head, state.tail);
         let vol = Arc::new(Volume {
             res: Reservations::of(&g),

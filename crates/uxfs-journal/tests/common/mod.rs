@@ -70,6 +70,9 @@ impl LogItem for Thing {
     fn committed(&self, lsn: Lsn, _: &Regions) -> Option<Lsn> {
         Some(lsn)
     }
+    fn held_bytes(&self) -> u64 {
+        512
+    }
     fn push(&self) -> Push {
         if self.state.is_pinned() {
             return Push::Pinned;
