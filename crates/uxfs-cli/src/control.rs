@@ -80,11 +80,26 @@ fn answer(fs: &Fs, client: UnixStream) -> std::io::Result<()> {
     writeln!(&client, "{said}")
 }
 
+/// Times that a server is looked for again, and the time between.
+const CONNECTS: u32 = 40;
+const BETWEEN: Duration = Duration::from_millis(50);
+
 /// Asks the server of the mount with device number `dev`.
 fn ask(dev: &str, uid: u32, question: &str) -> Result<serde_json::Value> {
     let own = rustix::process::geteuid().as_raw();
-    let sockets = [uid, own].into_iter().flat_map(|u| folders(u).into_iter().filter(move |d| is_own(d, u)));
-    let found = sockets.map(|d| d.join(format!("{dev}.sock"))).find_map(|p| UnixStream::connect(p).ok());
+    let connect = || {
+        let sockets = [uid, own].into_iter().flat_map(|u| folders(u).into_iter().filter(move |d| is_own(d, u)));
+        sockets.map(|d| d.join(format!("{dev}.sock"))).find_map(|p| UnixStream::connect(p).ok())
+    };
+    // A mount is seen a moment before its server listens: only then it knows the number.
+    let mut found = connect();
+    for _ in 0..CONNECTS {
+        if found.is_some() {
+            break;
+        }
+        std::thread::sleep(BETWEEN);
+        found = connect();
+    }
     let Some(mut s) = found else { bail!("its server does not answer") };
     s.set_read_timeout(Some(PATIENCE))?;
     writeln!(s, "{question}")?;
