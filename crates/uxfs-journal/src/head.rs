@@ -74,11 +74,13 @@ fn header_before(
     head: u32,
     wanted: &dyn Fn(u32, &Record) -> bool,
 ) -> Result<Option<(u32, Record)>, JournalError> {
-    for n in [LONGEST.min(geo.bbs), geo.bbs] {
-        let from = (head + geo.bbs - n) % geo.bbs;
-        let b = read(dev, geo, from, n)?;
+    let (mut end, mut left) = (head + geo.bbs, geo.bbs);
+    while left > 0 {
+        let n = if left == geo.bbs { LONGEST } else { IN_FLIGHT }.min(left);
+        (end, left) = (end - n, left - n);
+        let b = read(dev, geo, end % geo.bbs, n)?;
         let found = b.chunks_exact(BB).enumerate().rev().find_map(|(i, b)| {
-            let block = (from + i as u32) % geo.bbs;
+            let block = (end + i as u32) % geo.bbs;
             Record::parse(b).filter(|r| r.bears(&geo.uuid) && wanted(block, r)).map(|r| (block, r))
         });
         if found.is_some() {
@@ -171,30 +173,30 @@ pub fn set_last_uuid(dev: &dyn Device, geo: &LogGeometry, head: Lsn, uuid: &[u8;
 /// Finds head and tail, cuts off what is not whole, and says whether the volume was unmounted.
 ///
 /// Caches lose what was not flushed in any order, so a record may be missing before others that are there. The head is at the
-/// first one that is missing between tail and head, however far back: nothing behind it is replayed, because a commit record is
-/// written only after everything before it is durable.
+/// first one that is missing between tail and head, however far back: nobody was told that anything behind it is durable.
 ///
 /// # Errors
 /// The device's; [`JournalError::Corrupt`] if there is no way to tell, or if a record is missing that was durable once.
 pub fn find_log_state(dev: &dyn Device, geo: &LogGeometry) -> Result<LogState, JournalError> {
     let Some(e) = edge(dev, geo)? else { return Ok(LogState::clean(Lsn::new(1, 0), false)) };
     let mut last = record_before(dev, geo, e.block, e.cycle)?;
-    let end = geo.after(&last);
-    let mut torn = false;
+    let mut behind = gap::Behind::new(geo.after(&last));
+    // Where records begin that are known to follow each other up to the head: a log is walked through once, however much is cut off.
+    let mut sound = None;
     loop {
         let (at, head) = (last.lsn.block(), geo.after(&last));
-        let whole = payload(dev, geo, at, &last)?.is_some();
-        if whole && says_unmounted(dev, geo, at, &last)? {
+        let torn = behind.has_any(head);
+        if payload(dev, geo, at, &last)?.is_some() && says_unmounted(dev, geo, at, &last)? {
             return Ok(LogState::clean(head, torn));
         }
         let tail = gap::past_overwritten(dev, geo, last.tail, head, in_flight(&last))?;
-        let Some(missing) = gap::first_missing(dev, geo, tail, head)? else {
+        let Some(missing) = gap::first_missing(dev, geo, tail, sound.unwrap_or(head), head)? else {
             return Ok(LogState { head, tail, clean: false, torn });
         };
-        if gap::was_durable(dev, geo, missing, end)? {
+        if behind.says_durable(dev, geo, missing)? {
             return corrupt(missing.block(), "a record is missing or damaged that was durable once: later ones rely on it");
         }
-        torn = true;
+        sound = (tail < missing).then_some(tail);
         last = record_before(dev, geo, missing.block(), missing.cycle())?;
         if geo.after(&last) != missing {
             return corrupt(missing.block(), "there is no record before one that is missing");
@@ -203,7 +205,7 @@ pub fn find_log_state(dev: &dyn Device, geo: &LogGeometry) -> Result<LogState, J
 }
 
 /// Blocks that may have been on their way when a record was, by its writer's buffers.
-fn in_flight(r: &Record) -> u32 {
+pub(crate) fn in_flight(r: &Record) -> u32 {
     (8 * r.size / BB as u32).min(IN_FLIGHT)
 }
 
@@ -262,7 +264,7 @@ pub fn find_as_kernel(dev: &dyn Device, geo: &LogGeometry) -> Result<LogState, J
     let Some((_, r)) = back.iter().find(|b| b.0 == last) else { return corrupt(last, "there is no record header") };
     let head = at_head(r, last, head);
     let tail = gap::past_overwritten(dev, geo, r.tail, head, in_flight(r))?;
-    match gap::first_missing(dev, geo, tail, head)? {
+    match gap::first_missing(dev, geo, tail, head, head)? {
         Some(missing) => corrupt(missing.block(), "there is no whole record"),
         None => Ok(LogState { head, tail, clean: false, torn }),
     }

@@ -33,6 +33,10 @@ impl LogGeometry {
             None => Lsn::new(at.cycle(), at.block() + blocks),
         }
     }
+    /// Blocks from a position to a later one, less than a turn of the log on.
+    pub(crate) fn blocks_between(&self, from: Lsn, to: Lsn) -> u32 {
+        (to.block() + self.bbs - from.block()) % self.bbs
+    }
     /// Where the record after `r` begins.
     pub(crate) fn after(&self, r: &Record) -> Lsn {
         self.advance(r.lsn, r.blocks())

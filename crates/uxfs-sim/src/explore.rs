@@ -97,6 +97,12 @@ pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
         found.cuts += 1;
         if by_kernel {
             found.kernel += 1;
+            let durable = j.trace.images_at(cut, tear, &mut |_, _, sectors| vec![false; sectors])?;
+            if let [inside] = durable.as_slice()
+                && let Err(e) = crate::kernel::print_log(inside)
+            {
+                found.damage.push((cut, e));
+            }
             match crate::kernel::recover(&images) {
                 Ok(left) => drop(judge(j, cut, left).map_err(|e| found.damage.push((cut, format!("recovered by the kernel: {e}"))))),
                 Err(e) if j.by_kernel => found.refused.push(e),
