@@ -52,6 +52,8 @@ pub struct Findings {
     pub kernel: usize,
     /// What the kernel wrote and did not mount after a cut: its words.
     pub refused: Vec<String>,
+    /// What the kernel wrote and its own recovery lost: what ours found, and what its own did.
+    pub lost: Vec<(String, String)>,
     /// What was wrong: cut and words.
     pub damage: Vec<(usize, String)>,
 }
@@ -88,6 +90,16 @@ pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
     }
     let every = |n: usize, one_in: usize| one_in > 0 && n % one_in == one_in - 1;
     let mut found = Findings::default();
+    if plan.kernel > 0 {
+        // All that was written: no record is missing.
+        let end = j.trace.events.len();
+        let whole = j.trace.images_at(end, plan.tear, &mut |_, _, sectors| vec![true; sectors])?;
+        if let [inside] = whole.as_slice()
+            && let Err(e) = crate::kernel::print_log(inside)
+        {
+            found.damage.push((end, e));
+        }
+    }
     for (n, cut) in cuts.into_iter().enumerate() {
         let log_first = n >= at_flushes && n % 8 < 5;
         let mut fate = Fate::new(&chance, n, log_first);
@@ -97,14 +109,12 @@ pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
         found.cuts += 1;
         if by_kernel {
             found.kernel += 1;
-            let durable = j.trace.images_at(cut, tear, &mut |_, _, sectors| vec![false; sectors])?;
-            if let [inside] = durable.as_slice()
-                && let Err(e) = crate::kernel::print_log(inside)
-            {
-                found.damage.push((cut, e));
-            }
             match crate::kernel::recover(&images) {
-                Ok(left) => drop(judge(j, cut, left).map_err(|e| found.damage.push((cut, format!("recovered by the kernel: {e}"))))),
+                Ok(left) => match judge(j, cut, left) {
+                    Err(e) if j.by_kernel => found.lost.push(("recovered".into(), e)),
+                    Err(e) => found.damage.push((cut, format!("recovered by the kernel: {e}"))),
+                    Ok(_) => {}
+                },
                 Err(e) if j.by_kernel => found.refused.push(e),
                 Err(e) => found.damage.push((cut, e)),
             }
@@ -125,12 +135,17 @@ pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
                 Err(e) => found.damage.push((cut, format!("in the life after it: {e}"))),
             }
         }
+        let copies: Option<Vec<Memory>> = j.by_kernel.then(|| images.iter().map(Memory::fork).collect());
         match judge(j, cut, images) {
             Ok((digest, dirty)) => {
                 found.images.insert(digest);
                 found.dirty += usize::from(dirty);
             }
-            Err(e) => found.damage.push((cut, e)),
+            Err(e) => match copies.map(|c| crate::kernel::recover(&c).and_then(|left| judge(j, cut, left))) {
+                // It was lost when it was written, if its writer does not find it either.
+                Some(Err(own)) => found.lost.push((e, own)),
+                _ => found.damage.push((cut, e)),
+            },
         }
     }
     Ok(found)
@@ -262,7 +277,8 @@ fn as_the_kernel(images: &[Arc<Memory>]) -> Result<(), String> {
     let geo = if images.len() > 1 { LogGeometry { start: 0, ..LogGeometry::of(&g) } } else { LogGeometry::of(&g) };
     let ours = find_log_state(log, &geo).map_err(|e| format!("head and tail: {e}"))?;
     let theirs = find_as_kernel(log, &geo).map_err(|e| format!("head and tail as the kernel looks for them: {e}"))?;
-    if (ours.head, ours.tail, ours.clean) != (theirs.head, theirs.tail, theirs.clean) {
+    // We may begin earlier: where the last record that commits says.
+    if (ours.head, ours.clean) != (theirs.head, theirs.clean) || ours.tail > theirs.tail {
         return Err(format!("head and tail: {ours:?}; as the kernel looks for them: {theirs:?}"));
     }
     Ok(())

@@ -31,6 +31,10 @@ fn cut(name: &str, shape: &Shape, plan: &Plan) {
         f.refused.len(),
         f.refused.first()
     );
+    for (ours, own) in &f.lost {
+        let line = |s: &str| s.lines().next().unwrap_or_default().to_string();
+        println!("{name}: lost by the kernel: {}; by uxfs: {}", line(own), line(ours));
+    }
     assert!(f.damage.is_empty(), "{name}: {} of {} cuts; after event {}: {}", f.damage.len(), f.cuts, f.damage[0].0, f.damage[0].1);
     assert!(f.images.len() > 3 && f.dirty > 3 && f.kernel > 1);
 }
