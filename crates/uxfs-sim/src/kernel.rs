@@ -105,23 +105,6 @@ fn loop_device(file: &Path) -> Result<Undo, String> {
     }
 }
 
-/// Lets `xfs_logprint` print the log of an image that has it inside, to the last record.
-///
-/// # Errors
-/// It finds something that it does not understand; in words.
-pub fn print_log(image: &Memory) -> Result<(), String> {
-    let dir = Folder::new().map_err(|e| e.to_string())?;
-    let file = dir.0.join("image");
-    spill(image, &file).map_err(|e| e.to_string())?;
-    let o = oracle("xfs_logprint", &["-e".as_ref(), file.as_ref()])?;
-    let bad = |l: &str| ["ERROR", "Bad ", "inconsistent"].iter().any(|w| l.contains(w));
-    let text = format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
-    match text.lines().find(|l| bad(l)) {
-        None if o.status.success() => Ok(()),
-        found => Err(format!("xfs_logprint: {}", found.map_or_else(|| said(&o), str::to_string))),
-    }
-}
-
 /// Lets the kernel mount the images, data and then the log if it is outside, which recovers them, and unmount them; returns
 /// what it left.
 ///
