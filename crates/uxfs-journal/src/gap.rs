@@ -106,7 +106,7 @@ impl Behind {
 }
 
 /// True if a record holds the end of a transaction that counts.
-pub(crate) fn commits(r: &Record, payload: &[u8]) -> bool {
+fn commits(r: &Record, payload: &[u8]) -> bool {
     let mut at = 0;
     (0..r.num_ops)
         .map_while(|_| {

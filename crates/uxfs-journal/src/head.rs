@@ -191,7 +191,6 @@ pub fn find_log_state(dev: &dyn Device, geo: &LogGeometry) -> Result<LogState, J
         }
         let tail = gap::past_overwritten(dev, geo, last.tail, head, in_flight(&last))?;
         let Some(missing) = gap::first_missing(dev, geo, tail, sound.unwrap_or(head), head)? else {
-            let tail = flushed_tail(dev, geo, &last, tail, head)?;
             return Ok(LogState { head, tail, clean: false, torn });
         };
         if behind.says_durable(dev, geo, missing)? {
@@ -208,27 +207,6 @@ pub fn find_log_state(dev: &dyn Device, geo: &LogGeometry) -> Result<LogState, J
 /// Blocks that may have been on their way when a record was, by its writer's buffers.
 pub(crate) fn in_flight(r: &Record) -> u32 {
     (8 * r.size / BB as u32).min(IN_FLIGHT)
-}
-
-/// Where replay begins, of a log that is whole from `tail` to `head`: at the tail of the last record that commits, if it is older and what
-/// it needs is still there. Only that record flushed before it was written. One of a later checkpoint, which has no commit, may bear a
-/// tail beyond metadata that never reached the medium: on Linux nothing keeps it from that.
-fn flushed_tail(dev: &dyn Device, geo: &LogGeometry, last: &Record, tail: Lsn, head: Lsn) -> Result<Lsn, JournalError> {
-    let mut r = last.clone();
-    while !gap::commits(&r, &payload(dev, geo, r.lsn.block(), &r)?.unwrap_or_default()) {
-        if r.lsn < tail {
-            return Ok(tail);
-        }
-        r = record_before(dev, geo, r.lsn.block(), r.lsn.cycle())?;
-    }
-    if r.tail >= tail {
-        return Ok(tail);
-    }
-    match gap::first_missing(dev, geo, r.tail, tail, head) {
-        Ok(None) => Ok(r.tail),
-        Err(JournalError::Io(e)) => Err(JournalError::Io(e)),
-        _ => Ok(tail),
-    }
 }
 
 /// The last record before `block`, where those at lower blocks are of turn `cycle`. What recovery left behind to mark stale

@@ -132,23 +132,3 @@ fn a_header_block_that_is_lost_makes_a_record_torn() {
     }
     assert_eq!(versions(&image, LOG).unwrap(), HashMap::from([(0, 1)]));
 }
-
-/// A record within a checkpoint that has no commit says that replay may begin behind what only the last commit record's flush covers.
-#[test]
-fn a_tail_that_no_flush_covers_is_not_believed() {
-    let (heads, images) = commits(LOG, &[(0, 1, 5000), (1, 2, 5000), (2, 3, 1 << 20)]);
-    let image = images[3].fork();
-    // Of the last checkpoint there is one record only, with a tail at its own begin.
-    lose(&image, &images[2], heads[2].block() + 32..heads[3].block());
-    let at = u64::from(heads[2].block()) * 512;
-    let mut record = vec![0; 32 * 512];
-    image.read(at, &mut record).unwrap();
-    uxfs_format::bytes::put64(&mut record, 24, heads[2].0);
-    let (header, payload) = record.split_at_mut(512);
-    let crc = uxfs_format::log::record_crc(header, 328, payload);
-    header[32..36].copy_from_slice(&crc.to_le_bytes());
-    image.write(at, &record, WriteFlags::default()).unwrap();
-    assert_eq!(find_as_kernel(&image, &geometry(LOG)).unwrap().tail, heads[2]);
-    assert_eq!(find_log_state(&image, &geometry(LOG)).unwrap().tail, heads[0]);
-    assert_eq!(versions(&image, LOG).unwrap(), HashMap::from([(0, 1), (1, 2)]));
-}

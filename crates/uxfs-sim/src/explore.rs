@@ -267,8 +267,7 @@ fn as_the_kernel(images: &[Arc<Memory>]) -> Result<(), String> {
     let geo = if images.len() > 1 { LogGeometry { start: 0, ..LogGeometry::of(&g) } } else { LogGeometry::of(&g) };
     let ours = find_log_state(log, &geo).map_err(|e| format!("head and tail: {e}"))?;
     let theirs = find_as_kernel(log, &geo).map_err(|e| format!("head and tail as the kernel looks for them: {e}"))?;
-    // We may begin earlier: where the last record that commits says.
-    if (ours.head, ours.clean) != (theirs.head, theirs.clean) || ours.tail > theirs.tail {
+    if (ours.head, ours.tail, ours.clean) != (theirs.head, theirs.tail, theirs.clean) {
         return Err(format!("head and tail: {ours:?}; as the kernel looks for them: {theirs:?}"));
     }
     Ok(())
