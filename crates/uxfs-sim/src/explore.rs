@@ -90,6 +90,16 @@ pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
     }
     let every = |n: usize, one_in: usize| one_in > 0 && n % one_in == one_in - 1;
     let mut found = Findings::default();
+    if plan.kernel > 0 {
+        // All that was written: no record is missing.
+        let end = j.trace.events.len();
+        let whole = j.trace.images_at(end, plan.tear, &mut |_, _, sectors| vec![true; sectors])?;
+        if let [inside] = whole.as_slice()
+            && let Err(e) = crate::kernel::print_log(inside)
+        {
+            found.damage.push((end, e));
+        }
+    }
     for (n, cut) in cuts.into_iter().enumerate() {
         let log_first = n >= at_flushes && n % 8 < 5;
         let mut fate = Fate::new(&chance, n, log_first);
