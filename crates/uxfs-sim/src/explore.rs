@@ -95,7 +95,7 @@ pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
         let end = j.trace.events.len();
         let whole = j.trace.images_at(end, plan.tear, &mut |_, _, sectors| vec![true; sectors])?;
         if let [inside] = whole.as_slice()
-            && let Err(e) = crate::kernel::print_log(inside)
+            && let Err(e) = crate::kernel::print_log(inside, j.shape.journal.bufsize > 32 << 10)
         {
             found.damage.push((end, e));
         }
