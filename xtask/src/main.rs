@@ -96,9 +96,12 @@ fn matrix() -> Result<()> {
 fn holes() -> Result<()> {
     let cuts = ("target/holes", "--cfg uxfs_holes");
     let schedules = ("target/schedules", "--cfg uxfs_holes --cfg uxfs_shuttle");
-    for ((target, flags), package, test) in
-        [(cuts, "uxfs-journal", "full_log"), (cuts, "uxfs-sim", "holes"), (schedules, "uxfs-journal", "schedules")]
-    {
+    for ((target, flags), package, test) in [
+        (cuts, "uxfs-journal", "full_log"),
+        (cuts, "uxfs-sim", "holes"),
+        (schedules, "uxfs-journal", "schedules"),
+        (schedules, "uxfs-sync", "schedules"),
+    ] {
         let args = ["test", "--profile", "checked", "--target-dir", target, "-p", package, "--test", test];
         println!("$ RUSTFLAGS=\"{flags}\" cargo {}", args.join(" "));
         if !Command::new(env!("CARGO")).args(args).env("RUSTFLAGS", flags).status()?.success() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 mod real {
     pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
     use std::io;
-    pub use std::sync::mpsc;
+    pub use std::sync::{atomic, mpsc};
     pub use std::thread;
     use std::thread::{Scope, ScopedJoinHandle};
 

@@ -1,9 +1,14 @@
-//! Locks that outlive a scope, locks whose schedules can be explored, the blocking hook, clock and chance.
+//! Locks that outlive a scope, locks of ranges, locks whose schedules can be explored, the blocking hook, clock and chance.
 //!
 //! Every wait of the engine (device, log space, a force, a throttle) goes through [`blocking`], so that a front end can
 //! let another thread take over while this one waits.
 
 pub mod explored;
+mod range;
+
+#[cfg(uxfs_holes)]
+pub use range::holes::forget_the_queue;
+pub use range::{RangeGuard, RangeLock, SEGMENT};
 
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 use std::time::Duration;
 
-pub use shuttle::sync::mpsc;
+pub use shuttle::sync::{atomic, mpsc};
 pub use shuttle::thread;
 
 /// Starts a thread that ends with the scope.

@@ -1,0 +1,351 @@
+//! Locks of byte ranges: those that overlap exclude each other, unless both are shared; whoever came first goes first.
+//!
+//! A lock is a row of shards, one for each segment of [`SEGMENT`] bytes, taken round; a range takes the shards of its segments, in
+//! rising order, each with the whole range. So threads in different segments share no memory, and none waits for a range that does
+//! not overlap its own.
+//!
+//! 1. A shard's word is 0 (free), one holder, packed, or [`QUEUED`] with or without a holder that came before the queue did.
+//! 2. While `QUEUED` is set, whoever comes goes to the queue; only who holds the queue's lock sets and clears it.
+//! 3. An entry of the queue is granted when no earlier one conflicts with it: nobody is overtaken by who conflicts with it.
+//! 4. There is more than one shard only once somebody who held the first one alone made the others.
+
+use crate::explored::atomic::{AtomicU64, Ordering};
+use crate::explored::{Condvar, Mutex, wait};
+use std::ops::Range;
+use std::sync::OnceLock;
+
+/// Bytes that have a shard of their own.
+pub const SEGMENT: u64 = 2 << 20;
+/// Shards of a lock that was used beyond its first segment.
+const SHARDS: usize = 16;
+
+/// Somebody waits, or waited when the holder in the word came to its end.
+const QUEUED: u64 = 1;
+/// The word has a holder.
+const HELD: u64 = 2;
+/// The holder shares.
+const SHARED: u64 = 4;
+/// The word counts in pages of 4 KiB: where the range begins in 40 bits, how many there are in 21, all ones for all that follow.
+const PAGE: u64 = 4096;
+const LEN_AT: u32 = 3;
+const LEN_BITS: u32 = 21;
+const START_AT: u32 = LEN_AT + LEN_BITS;
+const ENDLESS: u64 = (1 << LEN_BITS) - 1;
+
+/// A range as a word, rounded to pages; `None` if it begins too far behind.
+fn pack(start: u64, end: u64, shared: bool) -> Option<u64> {
+    let first = start / PAGE;
+    let len = (end.div_ceil(PAGE) - first).min(ENDLESS);
+    let word = first << START_AT | len << LEN_AT | HELD | if shared { SHARED } else { 0 };
+    (first < 1 << (64 - START_AT)).then_some(word)
+}
+
+/// The holder in a word.
+fn unpack(word: u64) -> Entry {
+    let first = word >> START_AT;
+    let end = match word >> LEN_AT & ENDLESS {
+        ENDLESS => u64::MAX,
+        n => (first + n).saturating_mul(PAGE),
+    };
+    Entry { start: first * PAGE, end, shared: word & SHARED != 0, id: 0, granted: true }
+}
+
+#[derive(Debug)]
+struct Entry {
+    start: u64,
+    end: u64,
+    shared: bool,
+    /// Tells who waits apart.
+    id: u64,
+    granted: bool,
+}
+
+impl Entry {
+    fn conflicts(&self, o: &Entry) -> bool {
+        self.start < o.end && o.start < self.end && !(self.shared && o.shared)
+    }
+}
+
+/// Who holds and who waits, in the order of their coming.
+#[derive(Debug, Default)]
+struct Queue {
+    entries: Vec<Entry>,
+    next: u64,
+}
+
+impl Queue {
+    /// Grants what no earlier entry conflicts with; true if that was something.
+    fn grant(&mut self) -> bool {
+        let mut any = false;
+        for i in 0..self.entries.len() {
+            let (before, rest) = self.entries.split_at_mut(i);
+            let e = &mut rest[0];
+            if !e.granted && !before.iter().any(|b| b.conflicts(e)) {
+                e.granted = true;
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    word: AtomicU64,
+    queue: Mutex<Queue>,
+    granted: Condvar,
+}
+
+impl Shard {
+    /// Takes a range; true if it is the word's holder, not the queue's.
+    fn lock(&self, start: u64, end: u64, shared: bool) -> bool {
+        if let Some(word) = pack(start, end, shared)
+            && self.word.compare_exchange(0, word, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        {
+            return true;
+        }
+        self.lock_queued(start, end, shared);
+        false
+    }
+
+    #[cold]
+    fn lock_queued(&self, start: u64, end: u64, shared: bool) {
+        let mut q = self.queue.lock();
+        let before = self.word.fetch_or(QUEUED, Ordering::Acquire);
+        if before & (QUEUED | HELD) == HELD {
+            q.entries.push(unpack(before));
+        }
+        q.next += 1;
+        let id = q.next;
+        q.entries.push(Entry { start, end, shared, id, granted: false });
+        q.grant();
+        // Only its own thread removes it, so it is there.
+        while q.entries.iter().any(|e| e.id == id && !e.granted) {
+            wait(&self.granted, &mut q);
+        }
+    }
+
+    /// Gives a range back as it was taken.
+    fn unlock(&self, start: u64, end: u64, shared: bool, in_word: bool) {
+        let word = if in_word { pack(start, end, shared) } else { None };
+        #[cfg(uxfs_holes)]
+        if in_word && holes::FORGETS.load(Ordering::Relaxed) {
+            return self.word.store(0, Ordering::Release);
+        }
+        if let Some(w) = word
+            && self.word.compare_exchange(w, 0, Ordering::Release, Ordering::Relaxed).is_ok()
+        {
+            return;
+        }
+        self.unlock_queued(word.map_or(Entry { start, end, shared, id: 0, granted: true }, unpack), in_word);
+    }
+
+    #[cold]
+    fn unlock_queued(&self, mine: Entry, in_word: bool) {
+        let mut q = self.queue.lock();
+        // Of several that hold the same, one is as good as another.
+        let same = |e: &Entry| e.granted && (e.start, e.end, e.shared) == (mine.start, mine.end, mine.shared);
+        if let Some(at) = q.entries.iter().position(same) {
+            q.entries.remove(at);
+        }
+        if in_word {
+            self.word.store(QUEUED, Ordering::Relaxed);
+        }
+        if q.entries.is_empty() {
+            self.word.store(0, Ordering::Release);
+        } else if q.grant() {
+            self.granted.notify_all();
+        }
+    }
+}
+
+/// Keeps neighbours out of each other's cache lines.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Apart(Shard);
+
+/// A lock of the ranges of one file.
+#[derive(Debug, Default)]
+pub struct RangeLock {
+    first: Shard,
+    others: OnceLock<Box<[Apart]>>,
+}
+
+/// A range that is locked; given back when dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct RangeGuard<'a> {
+    lock: &'a RangeLock,
+    start: u64,
+    end: u64,
+    shared: bool,
+    /// The shards that it holds, a bit for each, and those whose words it is in.
+    shards: u16,
+    words: u16,
+}
+
+impl RangeLock {
+    /// Waits for a range, to look at it.
+    pub fn read(&self, range: Range<u64>) -> RangeGuard<'_> {
+        self.lock(range, true)
+    }
+
+    /// Waits for a range, to change it.
+    pub fn write(&self, range: Range<u64>) -> RangeGuard<'_> {
+        self.lock(range, false)
+    }
+
+    fn shard(&self, n: usize) -> &Shard {
+        match self.others.get() {
+            Some(o) if n > 0 => &o[n - 1].0,
+            _ => &self.first,
+        }
+    }
+
+    fn lock(&self, range: Range<u64>, shared: bool) -> RangeGuard<'_> {
+        let (start, end) = (range.start, range.end.max(range.start.saturating_add(1)));
+        let (from, to) = (start / SEGMENT, (end - 1) / SEGMENT);
+        // What begins in the first segment and has no end needs no others: who makes them waits for it.
+        let endless = from == 0 && end == u64::MAX;
+        if to > 0 && !endless && self.others.get().is_none() {
+            self.grow();
+        }
+        let mut guard = RangeGuard { lock: self, start, end, shared, shards: 0, words: 0 };
+        if from == to {
+            guard.take((from % SHARDS as u64) as usize);
+            return guard;
+        }
+        let mut wanted = u16::MAX;
+        if to - from < SHARDS as u64 {
+            wanted = (from..=to).fold(0, |m, s| m | 1 << (s % SHARDS as u64));
+        }
+        for n in (0..SHARDS).filter(|n| wanted & 1 << n != 0) {
+            // There are no others only for what has no end; holding the first one, it sees to it that this stays so.
+            if n == 0 || self.others.get().is_some() {
+                guard.take(n);
+            }
+        }
+        guard
+    }
+
+    /// Makes the other shards.
+    #[cold]
+    fn grow(&self) {
+        let mut guard = RangeGuard { lock: self, start: 0, end: u64::MAX, shared: false, shards: 0, words: 0 };
+        guard.take(0);
+        self.others.get_or_init(|| (1..SHARDS).map(|_| Apart::default()).collect());
+    }
+}
+
+impl RangeGuard<'_> {
+    fn take(&mut self, n: usize) {
+        let in_word = self.lock.shard(n).lock(self.start, self.end, self.shared);
+        self.shards |= 1 << n;
+        self.words |= u16::from(in_word) << n;
+    }
+}
+
+impl Drop for RangeGuard<'_> {
+    fn drop(&mut self) {
+        let mut left = self.shards;
+        while left != 0 {
+            let n = left.trailing_zeros();
+            self.lock.shard(n as usize).unlock(self.start, self.end, self.shared, self.words >> n & 1 != 0);
+            left &= left - 1;
+        }
+    }
+}
+
+/// The switch that removes rule 1's other half: a holder that comes to its end looks whether there is a queue.
+#[cfg(uxfs_holes)]
+pub mod holes {
+    pub(super) static FORGETS: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+    /// Switches it.
+    pub fn forget_the_queue(yes: bool) {
+        FORGETS.store(yes, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(uxfs_shuttle)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    #[test]
+    fn a_word_holds_a_range_rounded_to_pages() {
+        for (s, e, shared) in
+            [(0, 1, true), (4095, 4097, false), (7 * PAGE, 9 * PAGE, true), (0, u64::MAX, false), (1 << 50, 1 << 51, false)]
+        {
+            let u = unpack(pack(s, e, shared).unwrap());
+            assert!(u.start <= s && s - u.start < PAGE && u.end >= e && u.shared == shared);
+            assert!(u.end - e < PAGE || u.end == u64::MAX);
+        }
+        assert_eq!(pack(u64::MAX - 1, u64::MAX, true), None);
+    }
+
+    /// Threads take random ranges, and mark each piece of theirs: nobody may find another's mark where one of both writes.
+    #[test]
+    fn overlapping_ranges_exclude_each_other() {
+        const PIECES: usize = 64;
+        let (lock, marks) = (RangeLock::default(), [const { AtomicUsize::new(0) }; PIECES]);
+        let piece = SEGMENT / 3;
+        std::thread::scope(|s| {
+            for t in 0..8u64 {
+                let (lock, marks) = (&lock, &marks);
+                s.spawn(move || {
+                    let c = crate::Chance::seeded(t);
+                    for n in 0..20_000 {
+                        let from = c.below(PIECES as u64);
+                        let to = if c.below(100) == 0 { PIECES as u64 } else { (from + 1 + c.below(5)).min(PIECES as u64) };
+                        let all = n % 500 == 0;
+                        let (from, to) = if all { (0, PIECES as u64) } else { (from, to) };
+                        let end = if all { u64::MAX } else { to * piece };
+                        let shared = !all && c.below(2) == 0;
+                        let _g = if shared { lock.read(from * piece..end) } else { lock.write(from * piece..end) };
+                        for m in &marks[from as usize..to as usize] {
+                            // Readers count above the writers' bit.
+                            let found = m.fetch_add(if shared { 2 } else { 1 }, SeqCst);
+                            assert!(if shared { found & 1 == 0 } else { found == 0 }, "{found}");
+                        }
+                        for m in &marks[from as usize..to as usize] {
+                            m.fetch_sub(if shared { 2 } else { 1 }, SeqCst);
+                        }
+                    }
+                });
+            }
+        });
+        for n in 0..SHARDS {
+            assert_eq!(lock.shard(n).word.load(SeqCst), 0, "shard {n} is free again");
+        }
+    }
+
+    /// A writer that waits is not overtaken by readers that come after it.
+    #[test]
+    fn who_waits_is_not_overtaken() {
+        let (lock, order) = (RangeLock::default(), std::sync::Mutex::new(Vec::new()));
+        std::thread::scope(|s| {
+            let first = lock.read(0..PAGE);
+            let waiting = |n: usize| {
+                while lock.first.queue.lock().entries.iter().filter(|e| !e.granted).count() < n {
+                    std::thread::yield_now();
+                }
+            };
+            s.spawn(|| {
+                let _g = lock.write(0..2 * PAGE);
+                order.lock().unwrap().push("writer");
+            });
+            waiting(1);
+            s.spawn(|| {
+                let _g = lock.read(PAGE..3 * PAGE);
+                order.lock().unwrap().push("reader");
+            });
+            waiting(2);
+            // What overlaps neither goes at once.
+            drop(lock.write(10 * PAGE..11 * PAGE));
+            drop(first);
+        });
+        assert_eq!(*order.lock().unwrap(), ["writer", "reader"]);
+    }
+}

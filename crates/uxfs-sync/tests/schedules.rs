@@ -1,0 +1,56 @@
+//! The range lock under every order of its threads' steps that a schedule explorer tries. Built only with
+//! `--cfg uxfs_holes --cfg uxfs_shuttle`, in a target folder of its own: see `cargo xtask holes`.
+#![cfg(all(uxfs_holes, uxfs_shuttle))]
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::sync::atomic::{AtomicUsize, Ordering};
+use shuttle::{Config, MaxSteps, Runner, thread};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use uxfs_sync::{RangeLock, forget_the_queue};
+
+const MIB: u64 = 1 << 20;
+
+fn explore(body: fn()) {
+    let mut config = Config::new();
+    config.max_steps = MaxSteps::FailAfter(20_000);
+    config.failure_persistence = shuttle::FailurePersistence::None;
+    Runner::new(RandomScheduler::new_from_seed(1, 10_000), config.clone()).run(body);
+    Runner::new(PctScheduler::new_from_seed(1, 3, 10_000), config).run(body);
+}
+
+/// Ranges in one segment, over several and of everything, in four threads: whoever writes is alone in each MiB of its range.
+fn ranges_exclude_each_other() {
+    const RANGES: [(u64, u64, bool); 8] =
+        [(0, 1, false), (0, 2, true), (1, 3, false), (0, 8, true), (2, 8, false), (5, 6, false), (0, 0, false), (6, 0, false)];
+    let lock = Arc::new((RangeLock::default(), [const { AtomicUsize::new(0) }; 8]));
+    let work = |t: usize| {
+        let lock = lock.clone();
+        move || {
+            for n in 0..2 {
+                let (from, to, shared) = RANGES[(3 * t + 5 * n) % RANGES.len()];
+                let end = if to == 0 { u64::MAX } else { to * MIB };
+                let _g = if shared { lock.0.read(from * MIB..end) } else { lock.0.write(from * MIB..end) };
+                let marks = &lock.1[from as usize..if to == 0 { 8 } else { to as usize }];
+                for m in marks {
+                    let found = m.fetch_add(if shared { 2 } else { 1 }, Ordering::SeqCst);
+                    assert!(if shared { found & 1 == 0 } else { found == 0 });
+                }
+                for m in marks {
+                    m.fetch_sub(if shared { 2 } else { 1 }, Ordering::SeqCst);
+                }
+            }
+        }
+    };
+    let threads: Vec<_> = (0..4).map(|t| thread::spawn(work(t))).collect();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+}
+
+#[test]
+fn everybody_gets_its_range_and_no_other() {
+    explore(ranges_exclude_each_other);
+    forget_the_queue(true);
+    let found = catch_unwind(AssertUnwindSafe(|| explore(ranges_exclude_each_other)));
+    forget_the_queue(false);
+    assert!(found.is_err(), "a holder that forgets who waits is not found");
+}
