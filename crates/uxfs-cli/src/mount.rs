@@ -36,7 +36,8 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
         source: Source::parse(image),
         log: None,
         host: Host { direct: true, ..Host::default() },
-        volume: Options::default(),
+        // The kernel's page cache has it already.
+        volume: Options { cache: false, ..Options::default() },
         front: uxfs_fuse::Options::default(),
     };
     let mut fsname = None;
@@ -62,6 +63,7 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
             "checkpoint_limit" => {
                 r.volume.journal.limit = need()?.parse().map_err(|e| anyhow!("mount option checkpoint_limit: {e}"))?;
             }
+            "io_lock" => r.volume.io_lock = need()?.parse().map_err(|e| anyhow!("mount option io_lock: {e}"))?,
             "discard" => r.volume.discard = true,
             "nodiscard" => r.volume.discard = false,
             "fsname" => fsname = Some(need()?.to_string()),

@@ -34,6 +34,8 @@ pub struct Shape {
     pub journal: JournalConfig,
     /// What is freed is discarded.
     pub discard: bool,
+    /// The least memory that works: what is dirty is written back while more is written.
+    pub short_of_memory: bool,
     /// How long the device takes; `None` for no time. Time is where threads come between each other.
     pub timing: Option<Timing>,
     /// Seed of everything that is left to chance.
@@ -54,6 +56,7 @@ impl Default for Shape {
             external: false,
             journal: JournalConfig::default(),
             discard: false,
+            short_of_memory: false,
             timing: None,
             seed: 0,
         }
@@ -219,7 +222,8 @@ fn live(images: Vec<Memory>, shape: &Shape, first: u32, work: Work<'_>) -> Resul
     let devices = record(images, shape)?;
     let opened = Devices { data: devices[0].clone(), log: devices.get(1).map(|l| l.clone() as DeviceRef) };
     let open = || {
-        let o = Options { journal: shape.journal.clone(), discard: shape.discard, ..options(shape.seed) };
+        let memory = if shape.short_of_memory { uxfs::LEAST_MEMORY } else { uxfs::DEFAULT_MEMORY };
+        let o = Options { journal: shape.journal.clone(), discard: shape.discard, memory, ..options(shape.seed) };
         Fs::open(opened.clone(), o).map_err(say)
     };
     let mut fs = open()?;

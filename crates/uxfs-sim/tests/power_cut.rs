@@ -112,6 +112,18 @@ fn every_flush_policy_survives_any_cut() {
     }
 }
 
+/// Little memory: workers write back what others write, whoever syncs.
+#[test]
+fn what_is_written_back_meanwhile_survives_any_cut() {
+    for seed in 90..92 {
+        let mix = Mix { data: 80, sync: 1, churn: false, clones: seed % 2 == 0 };
+        let shape = Shape { size: 96 * MIB, agcount: 4, workers: 4, ops: 700, mix, short_of_memory: true, seed, ..Shape::default() };
+        let j = run(&shape).unwrap();
+        assert!(j.stat("writeback_background_bytes") > 500_000, "{:?}", j.stats);
+        cut(&j, &Plan { between: 80, kernel: 40, seed, ..Plan::default() });
+    }
+}
+
 /// What is freed is discarded, and used again after that.
 #[test]
 fn discards_harm_nothing() {
@@ -291,6 +303,7 @@ fn any_shape(seed: u64) -> Shape {
         external: c.below(3) == 0,
         journal,
         discard: half(),
+        short_of_memory: half(),
         timing: half().then_some(Timing { flush: 200, ..NVME }),
         seed,
         ..Shape::default()

@@ -1,24 +1,33 @@
-//! File data: a cache of what was written and has no place yet, write-back, reading, truncation, fsync.
-//!
-//! A page is *dirty* (to be written back) or *in flight* (its copy is being written); afterwards it is dropped, so memory is
-//! bounded by the dirty limit. What is not in a page is read from the device.
+//! File data: a cache of pages, write-back, reading, truncation, fsync.
 //!
 //! 1. `size` is what users see; the core's size follows when the data up to it is on the device.
 //! 2. A dirty page over a hole, or over shared blocks, has a block promised by the counters until it is written back, and
 //!    the file the blocks that its extent tree may grow by.
 //! 3. New blocks are mapped unwritten, filled, and then converted: a crash shows zeros, never what the blocks held before.
-//! 4. `iolock` is taken before the writer's `writeback` lock, and that before `ilock`.
+//! 4. The file's lock is taken before the writer's `writeback` lock, and that before `ilock`.
+//! 5. Whoever takes blocks from a file, or moves them, forgets their pages after that, too: somebody who reads ahead may have seen
+//!    the blocks before.
 
 mod allocate;
 mod clone;
 mod exchange;
+mod flusher;
+mod iolock;
+mod memory;
+mod pages;
+mod read;
 mod staged;
+mod write;
 mod writeback;
 
 pub use allocate::{Allocate, allocate};
 pub use clone::{Place, share};
 pub use exchange::{exchange, finish_exchange};
+pub use flusher::Why;
+pub use iolock::IoLock;
+pub use read::{Seek, read, seek};
 pub use staged::{release_idle_staged, release_staged};
+pub use write::write;
 pub use writeback::{fsync, write_back};
 
 use crate::error::{Error, Result};
@@ -26,25 +35,21 @@ use crate::inode::{Inode, Which};
 use crate::map;
 use crate::trans::Trans;
 use crate::volume::Volume;
+use flusher::Flusher;
+use iolock::FileLock;
+use memory::Memory;
+use pages::Pages;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use read::Ahead;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use uxfs_device::Class;
-use uxfs_format::inode::flag2;
-
-struct Page {
-    data: Vec<u8>,
-    dirty: bool,
-    /// A block is promised for it.
-    delayed: bool,
-    /// A copy of it is being written.
-    in_flight: bool,
-}
 
 /// What the cache knows of one file.
 pub struct FileState {
-    pages: Mutex<BTreeMap<u64, Page>>,
+    pages: Arc<Pages>,
+    /// Orders reads and writes of the file's content; taken before `ilock`.
+    lock: FileLock,
     size: AtomicU64,
     /// Times were changed in memory and not logged.
     times: AtomicBool,
@@ -53,6 +58,7 @@ pub struct FileState {
     /// The first error of a write-back, until an fsync reports it.
     error: Mutex<Option<i32>>,
     promise: Mutex<Promise>,
+    ahead: Mutex<Ahead>,
     staged: staged::Staged,
     files: Arc<Files>,
 }
@@ -79,12 +85,12 @@ fn tree_growth(inode: &Inode, pages: u64) -> u64 {
 }
 
 impl FileState {
-    /// Promises a block to a page, and what the extent tree may need for it.
-    fn promise_page(&self, inode: &Inode) -> Result<()> {
+    /// Promises a block to each of so many pages, and what the extent tree may need for them.
+    fn promise_pages(&self, inode: &Inode, pages: u64) -> Result<()> {
         let mut p = self.promise.lock();
-        let more = tree_growth(inode, p.pages + 1).saturating_sub(p.tree);
-        inode.vol.counters.take_delayed(1 + more)?;
-        p.pages += 1;
+        let more = tree_growth(inode, p.pages + pages).saturating_sub(p.tree);
+        inode.vol.counters.take_delayed(pages + more)?;
+        p.pages += pages;
         p.tree += more;
         Ok(())
     }
@@ -107,8 +113,7 @@ impl FileState {
 
 impl Drop for FileState {
     fn drop(&mut self) {
-        let left = self.pages.get_mut().values().filter(|p| p.dirty).count();
-        self.files.dirty_pages.fetch_sub(left, Ordering::AcqRel);
+        self.files.dirty_pages.fetch_sub(self.pages.dirty(), Ordering::AcqRel);
     }
 }
 
@@ -120,32 +125,75 @@ struct Dirty {
     order: VecDeque<u64>,
 }
 
-/// All files of a volume with dirty data.
+/// How the data of files is cached and locked.
+#[derive(Clone, Copy, Debug)]
+pub struct FileConfig {
+    /// Bytes of memory for file data; at most two thirds of that are dirty.
+    pub memory: usize,
+    /// What was read, or written back, is kept while there is room.
+    pub keep: bool,
+    /// What reads and writes of one file exclude.
+    pub lock: IoLock,
+}
+
+/// The files of a volume that have dirty data, and what all files share.
 pub struct Files {
+    cfg: FileConfig,
     dirty: Mutex<Dirty>,
     waiting: staged::Waiting,
+    memory: Arc<Memory>,
+    flusher: Flusher,
+    /// Pages that are dirty or being written.
     dirty_pages: AtomicUsize,
-    /// Dirty pages beyond which a writer writes back before it goes on.
+    /// Most pages that may be so.
     limit: usize,
 }
 
 impl Files {
-    /// At most about `limit_bytes` of dirty data.
-    pub fn new(limit_bytes: usize, vol: &Volume) -> Arc<Files> {
-        let limit = (limit_bytes / vol.geo.blocksize as usize).max(64);
-        Arc::new(Files { dirty: Mutex::default(), waiting: Mutex::default(), dirty_pages: AtomicUsize::new(0), limit })
+    /// None yet.
+    pub fn new(cfg: FileConfig, vol: &Volume) -> Arc<Files> {
+        let limit = (cfg.memory / 3 * 2 / vol.geo.blocksize as usize).max(64);
+        let memory = Memory::new(cfg.memory);
+        Arc::new(Files {
+            cfg,
+            dirty: Mutex::default(),
+            waiting: Mutex::default(),
+            memory,
+            flusher: Flusher::default(),
+            dirty_pages: AtomicUsize::new(0),
+            limit,
+        })
+    }
+
+    /// Counters of file data: what memory holds, what is dirty, what was written back and why, who waited.
+    pub fn stats(&self, block: u64) -> Vec<(&'static str, u64)> {
+        let mut all = vec![
+            ("file_bytes", self.memory.used() as u64),
+            ("file_bytes_peak", self.memory.peak() as u64),
+            ("dirty_bytes", self.dirty_pages.load(Ordering::Acquire) as u64 * block),
+            ("writers_throttled", self.flusher.throttled.load(Ordering::Relaxed)),
+        ];
+        all.extend(self.flusher.entries(block));
+        all
+    }
+
+    /// Stops what writes back by itself.
+    pub fn stop(&self) {
+        self.flusher.stop();
     }
 
     /// The state of a file.
     pub fn state(self: &Arc<Self>, inode: &Inode) -> Arc<FileState> {
         let attached = inode.attached.get_or_init(|| {
             Arc::new(FileState {
-                pages: Mutex::default(),
+                pages: Pages::new(&self.memory, inode.vol.geo.blocksize as usize),
+                lock: FileLock::new(self.cfg.lock),
                 size: AtomicU64::new(inode.data().core.size),
                 times: AtomicBool::new(false),
                 writeback: Mutex::default(),
                 error: Mutex::default(),
                 promise: Mutex::default(),
+                ahead: Mutex::default(),
                 staged: Mutex::default(),
                 files: self.clone(),
             })
@@ -186,33 +234,19 @@ impl Files {
         self.dirty.lock().files.remove(&inode.ino.0);
     }
 
-    /// The file that has been dirty longest; it goes to the end of the line.
-    fn oldest(&self) -> Option<Arc<Inode>> {
+    /// The file that has been dirty longest, but for those that are `busy`; it goes to the end of the line.
+    fn oldest(&self, busy: &BTreeSet<u64>) -> Option<Arc<Inode>> {
         let mut d = self.dirty.lock();
-        while let Some(ino) = d.order.pop_front() {
+        for _ in 0..d.order.len() {
+            let ino = d.order.pop_front()?;
             if let Some(i) = d.files.get(&ino).cloned() {
                 d.order.push_back(ino);
-                return Some(i);
+                if !busy.contains(&ino) {
+                    return Some(i);
+                }
             }
         }
         None
-    }
-
-    /// Writes files back until there is room for more dirty data. Called before any lock is taken.
-    ///
-    /// # Errors
-    /// The volume is shut down.
-    fn throttle(self: &Arc<Self>, mine: &Arc<Inode>) -> Result<()> {
-        if self.dirty_pages.load(Ordering::Acquire) <= self.limit {
-            return Ok(());
-        }
-        // Somewhat below the limit, so that not every write meets it again.
-        while self.dirty_pages.load(Ordering::Acquire) > self.limit - self.limit / 8 {
-            mine.vol.check_writable()?;
-            let Some(i) = self.oldest() else { return Ok(()) };
-            write_back(self, &i, 0, u64::MAX, Class::Background)?;
-        }
-        Ok(())
     }
 }
 
@@ -235,185 +269,12 @@ const STALE_PLACES: usize = 4096;
 /// Longest file.
 pub const MAX_SIZE: u64 = i64::MAX as u64;
 
-/// Reads into `buf` from `offset`; returns how much there was before the end.
-///
-/// # Locks
-/// Takes the file's `iolock` shared, then `ilock` shared for each run.
-///
-/// # Errors
-/// The device's; the file's extents are corrupt.
-pub fn read(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-    let _io = inode.iolock.read();
-    let st = files.state(inode);
-    let size = st.size.load(Ordering::Acquire);
-    let n = size.saturating_sub(offset).min(buf.len() as u64) as usize;
-    read_under_lock(inode, &st, offset, &mut buf[..n])?;
-    Ok(n)
-}
-
-fn read_under_lock(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8]) -> Result<()> {
-    if buf.is_empty() {
-        return Ok(());
-    }
-    let bs = u64::from(inode.vol.geo.blocksize);
-    // A page may be written back and dropped between the two steps, so the device is read under the write-back lock's
-    // protection by order: first the pages that are there, then the rest; what was dropped in between is on the device.
-    let cached = copy_pages(st, bs, offset, buf);
-    if cached.iter().all(|c| *c) {
-        return Ok(());
-    }
-    let first = offset / bs;
-    let mut at = 0;
-    while at < cached.len() {
-        let run = cached[at..].iter().take_while(|c| **c == cached[at]).count();
-        if !cached[at] {
-            let from = (first + at as u64) * bs;
-            let to = (first + (at + run) as u64) * bs;
-            let (s, e) = (from.max(offset), to.min(offset + buf.len() as u64));
-            read_device(inode, s, &mut buf[(s - offset) as usize..(e - offset) as usize])?;
-        }
-        at += run;
-    }
-    Ok(())
-}
-
-/// Copies what pages hold; says for each block whether one was there.
-fn copy_pages(st: &FileState, bs: u64, offset: u64, buf: &mut [u8]) -> Vec<bool> {
-    let (first, end) = (offset / bs, offset + buf.len() as u64);
-    let mut cached = vec![false; (end.div_ceil(bs) - first) as usize];
-    let pages = st.pages.lock();
-    for (b, p) in pages.range(first..end.div_ceil(bs)) {
-        let (s, e) = ((b * bs).max(offset), ((b + 1) * bs).min(end));
-        let from = (s - b * bs) as usize;
-        buf[(s - offset) as usize..(e - offset) as usize].copy_from_slice(&p.data[from..from + (e - s) as usize]);
-        cached[(b - first) as usize] = true;
-    }
-    cached
-}
-
-/// Reads from the device: holes and unwritten extents are zeros.
-fn read_device(inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<()> {
-    let bs = u64::from(inode.vol.geo.blocksize);
-    let runs = {
-        let _i = inode.lock_shared();
-        map::load(inode, Which::Data)?;
-        let d = inode.data();
-        let (first, end) = (offset / bs, (offset + buf.len() as u64).div_ceil(bs));
-        let start = d.data.extents.range(..=first).next_back().map_or(first, |x| *x.0);
-        d.data.extents.range(start..end).map(|x| *x.1).filter(|e| e.end() > first && !e.unwritten).collect::<Vec<_>>()
-    };
-    buf.fill(0);
-    let end = offset + buf.len() as u64;
-    for e in runs {
-        let (s, t) = ((e.off.0 * bs).max(offset), (e.end() * bs).min(end));
-        let at = inode.vol.geo.fsb_daddr(e.start).0 * 512 + (s - e.off.0 * bs);
-        let part = &mut buf[(s - offset) as usize..(t - offset) as usize];
-        uxfs_sync::blocking(|| inode.vol.dev.read(at, part))?;
-    }
-    Ok(())
-}
-
-/// Writes `buf` at `offset`, or at the end if `append`. Returns where it went.
-///
-/// # Locks
-/// Waits for dirty room first; then `iolock` exclusively, `ilock` shared for moments.
-///
-/// # Errors
-/// `NoSpace` if no block can be promised; [`Error::TooLarge`].
-pub fn write(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], append: bool) -> Result<u64> {
-    inode.vol.check_writable()?;
-    files.throttle(inode)?;
-    let _io = inode.iolock.write();
-    let st = files.state(inode);
-    let size = st.size.load(Ordering::Acquire);
-    let offset = if append { size } else { offset };
-    let end = offset.checked_add(buf.len() as u64).filter(|e| *e <= MAX_SIZE).ok_or(Error::TooLarge)?;
-    if buf.is_empty() {
-        return Ok(offset);
-    }
-    if offset > size {
-        zero_tail(inode, &st, size)?;
-    }
-    let bs = u64::from(inode.vol.geo.blocksize);
-    let mut at = offset;
-    while at < end {
-        let block = at / bs;
-        let to = ((block + 1) * bs).min(end);
-        let src = &buf[(at - offset) as usize..(to - offset) as usize];
-        write_page(inode, &st, block, (at - block * bs) as usize, src)?;
-        at = to;
-        st.size.fetch_max(at, Ordering::AcqRel);
-    }
-    touch(inode, &st);
-    files.note_dirty(inode);
-    Ok(offset)
-}
-
 fn touch(inode: &Inode, st: &FileState) {
     let now = inode.vol.now();
     let mut d = inode.data();
     d.core.mtime = now;
     d.core.ctime = now;
     st.times.store(true, Ordering::Release);
-}
-
-/// True if writing block `block` takes a new one: a hole, or shared blocks.
-fn needs_block(inode: &Arc<Inode>, block: u64) -> Result<bool> {
-    let _i = inode.lock_shared();
-    map::load(inode, Which::Data)?;
-    let d = inode.data();
-    Ok(d.data.at(block).is_none() || d.core.flags2 & flag2::REFLINK != 0)
-}
-
-/// Changes a part of a page; reads the rest in if need be.
-fn write_page(inode: &Arc<Inode>, st: &FileState, block: u64, from: usize, src: &[u8]) -> Result<()> {
-    let bs = inode.vol.geo.blocksize as usize;
-    let put = |p: &mut Page| {
-        p.data[from..from + src.len()].copy_from_slice(src);
-        if !p.dirty {
-            p.dirty = true;
-            st.files.dirty_pages.fetch_add(1, Ordering::AcqRel);
-        }
-    };
-    {
-        let mut pages = st.pages.lock();
-        if let Some(p) = pages.get_mut(&block)
-            && (p.dirty || !p.in_flight)
-        {
-            put(p);
-            return Ok(());
-        }
-    }
-    // A page in flight has given its promise to the write-back: it needs another only where that one's blocks are shared.
-    let delayed = needs_block(inode, block)?;
-    if delayed {
-        st.promise_page(inode)?;
-    }
-    let mut data = vec![0; bs];
-    if src.len() < bs {
-        let start = block * bs as u64;
-        if let Err(e) = read_under_lock(inode, st, start, &mut data) {
-            if delayed {
-                st.give_up_pages(inode, 1);
-            }
-            return Err(e);
-        }
-        // Bytes past the end are whatever the last block held; they are not part of the file.
-        let size = st.size.load(Ordering::Acquire);
-        if start + bs as u64 > size {
-            data[size.saturating_sub(start).min(bs as u64) as usize..].fill(0);
-        }
-    }
-    let mut pages = st.pages.lock();
-    let p = pages.entry(block).or_insert(Page { data, dirty: false, delayed: false, in_flight: false });
-    let spare = delayed && p.delayed;
-    p.delayed |= delayed;
-    put(p);
-    drop(pages);
-    if spare {
-        st.give_up_pages(inode, 1);
-    }
-    Ok(())
 }
 
 /// Zeroes from `size` to the end of its block, where a file is about to grow beyond.
@@ -426,13 +287,13 @@ fn zero_part(inode: &Arc<Inode>, st: &FileState, from: u64, to: u64) -> Result<(
     let bs = u64::from(inode.vol.geo.blocksize);
     let block = from / bs;
     if from < to && has_data(inode, st, block)? {
-        write_page(inode, st, block, (from - block * bs) as usize, &vec![0; (to - from) as usize])?;
+        write::put(inode, st, from, &vec![0; (to - from) as usize], false)?;
     }
     Ok(())
 }
 
 fn has_data(inode: &Arc<Inode>, st: &FileState, block: u64) -> Result<bool> {
-    if st.pages.lock().contains_key(&block) {
+    if st.pages.next_unwritten(block, block + 1).is_some() {
         return Ok(true);
     }
     let _i = inode.lock_shared();
@@ -443,7 +304,7 @@ fn has_data(inode: &Arc<Inode>, st: &FileState, block: u64) -> Result<bool> {
 /// Sets the size of a file; frees what lies behind.
 ///
 /// # Locks
-/// `iolock`, the write-back lock, `ilock`, all exclusively.
+/// The file's lock, the write-back lock, `ilock`, all exclusively.
 ///
 /// # Errors
 /// [`Error::TooLarge`]; the device's; the fork is corrupt.
@@ -452,8 +313,8 @@ pub fn truncate(files: &Arc<Files>, inode: &Arc<Inode>, new: u64) -> Result<()> 
     if new > MAX_SIZE {
         return Err(Error::TooLarge);
     }
-    let _io = inode.iolock.write();
     let st = files.state(inode);
+    let _io = st.lock.all();
     let old = st.size.load(Ordering::Acquire);
     zero_tail(inode, &st, old.min(new))?;
     let _one = st.writeback.lock();
@@ -475,7 +336,8 @@ pub fn truncate(files: &Arc<Files>, inode: &Arc<Inode>, new: u64) -> Result<()> 
         free_behind(&mut tp, inode, new.div_ceil(bs))?;
     }
     tp.commit()?;
-    if st.pages.lock().values().any(|p| p.dirty) {
+    drop_pages(inode, &st, new.div_ceil(bs), u64::MAX);
+    if st.pages.dirty() > 0 {
         files.note_dirty(inode);
     }
     Ok(())
@@ -497,16 +359,9 @@ pub(crate) fn free_behind(tp: &mut Trans, inode: &Arc<Inode>, from: u64) -> Resu
 
 /// Forgets the pages `from..end`, dirty or not.
 fn drop_pages(inode: &Inode, st: &FileState, from: u64, end: u64) {
-    let gone = {
-        let mut pages = st.pages.lock();
-        let mut gone = pages.split_off(&from);
-        let mut behind = gone.split_off(&end);
-        pages.append(&mut behind);
-        gone
-    };
-    let delayed = gone.values().filter(|p| p.delayed).count() as u64;
+    let (dirty, delayed) = st.pages.forget(from, end);
     st.give_up_pages(inode, delayed);
-    st.files.dirty_pages.fetch_sub(gone.values().filter(|p| p.dirty).count(), Ordering::AcqRel);
+    st.files.dirty_pages.fetch_sub(dirty, Ordering::AcqRel);
 }
 
 /// Forgets all data of a file that is going away.
@@ -526,49 +381,4 @@ pub(crate) fn begin(files: &Arc<Files>, inode: &Arc<Inode>) {
     if inode.attached.get().is_some() {
         files.state(inode).size.store(inode.data().core.size, Ordering::Release);
     }
-}
-
-/// What `lseek` looks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seek {
-    /// The next byte that is stored.
-    Data,
-    /// The next byte that is not; the end of the file counts as a hole.
-    Hole,
-}
-
-/// Finds data or a hole from `offset` on; `None` if there is none before the end.
-///
-/// # Errors
-/// The fork is corrupt.
-pub fn seek(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, what: Seek) -> Result<Option<u64>> {
-    let _io = inode.iolock.read();
-    let st = files.state(inode);
-    let size = st.size.load(Ordering::Acquire);
-    if offset >= size {
-        return Ok(None);
-    }
-    let bs = u64::from(inode.vol.geo.blocksize);
-    let _i = inode.lock_shared();
-    map::load(inode, Which::Data)?;
-    let (d, pages) = (inode.data(), st.pages.lock());
-    let mut block = offset / bs;
-    while block * bs < size {
-        let e = d.data.at(block).filter(|e| !e.unwritten);
-        let data = e.is_some() || pages.contains_key(&block);
-        if data == (what == Seek::Data) {
-            return Ok(Some((block * bs).max(offset)));
-        }
-        let next_extent = d.data.extents.range(block + 1..).find(|x| !x.1.unwritten).map_or(u64::MAX, |x| *x.0);
-        let next_page = pages.range(block + 1..).next().map_or(u64::MAX, |p| *p.0);
-        block = match e {
-            Some(e) => e.end(),
-            None if data => block + 1,
-            None => next_extent.min(next_page),
-        };
-        if block == u64::MAX {
-            break;
-        }
-    }
-    Ok((what == Seek::Hole).then_some(size))
 }

@@ -8,7 +8,7 @@ pub use flags::{FileFlags, xflag};
 use crate::attr::{self, AttrName, SetMode};
 use crate::dir::{self, Entry};
 use crate::error::{Error, Result};
-use crate::file::{self, Allocate, Seek};
+use crate::file::{self, Allocate, Seek, Why};
 use crate::inode::{Inode, Which};
 use crate::mount::{Devices, Mount, Options};
 use crate::namespace::{NewInode, Rename};
@@ -159,6 +159,7 @@ impl Fs {
         let mut all = vol.journal.stats().entries();
         let (used, size) = vol.journal.usage();
         all.extend([("log_used_bytes", used), ("log_size_bytes", size), ("ail_items", vol.journal.ail.len() as u64)]);
+        all.extend(self.mount.names.files.stats(u64::from(vol.geo.blocksize)));
         all.push(("pinned_bytes", vol.journal.pinned_bytes()));
         all.push(("discarded_bytes", vol.discards.as_ref().map_or(0, |d| d.bytes.load(Ordering::Relaxed))));
         all
@@ -189,7 +190,7 @@ impl Fs {
         match op() {
             Err(Error::NoSpace) => {
                 if self.mount.vol().journal.shutdown.reason().is_none() {
-                    self.mount.sync()?;
+                    self.mount.sync(Why::Space)?;
                     file::release_idle_staged(&self.mount.names.files, true)?;
                     if space::is_busy(self.mount.vol()) {
                         space::await_freed(self.mount.vol())?;
@@ -671,7 +672,7 @@ impl Fs {
     /// As [`Fs::fsync`].
     pub fn sync(&self) -> Result<()> {
         let _open = self.enter()?;
-        self.mount.sync()
+        self.mount.sync(Why::Sync)
     }
 
     /// Changes permissions, owners, size and times.

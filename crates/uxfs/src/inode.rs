@@ -112,8 +112,6 @@ pub struct Inode {
     /// The volume.
     pub vol: Arc<Volume>,
     ilock: Arc<RwLock<()>>,
-    /// Orders reads and writes of the file's content; taken before `ilock`.
-    pub iolock: Arc<RwLock<()>>,
     data: Mutex<InodeData>,
     item: ItemState,
     fields: AtomicU32,
@@ -136,7 +134,6 @@ impl Inode {
             ino,
             vol: vol.clone(),
             ilock: Arc::default(),
-            iolock: Arc::default(),
             data: Mutex::new(data),
             item: ItemState::default(),
             fields: AtomicU32::new(0),

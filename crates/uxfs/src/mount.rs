@@ -14,7 +14,7 @@ pub use grow::{grow, grown_superblock};
 pub use identity::{add_features, set_identity};
 
 use crate::error::{Error, Result};
-use crate::file::{self, Files};
+use crate::file::{self, FileConfig, Files, IoLock, Why};
 use crate::inode::Inodes;
 use crate::namespace::Names;
 use crate::space;
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use uxfs_buffer::BufferCache;
-use uxfs_device::{Class, DeviceRef, Overlay};
+use uxfs_device::{DeviceRef, Overlay};
 use uxfs_format::reservation::Reservations;
 use uxfs_format::superblock::{INCOMPAT_NAMES, RO_COMPAT_NAMES, Superblock, incompat, log_incompat, names, ro_compat, version};
 use uxfs_format::{Geometry, Lsn};
@@ -40,6 +40,11 @@ pub struct Options {
     pub norecovery: bool,
     /// Bytes of memory for buffers and dirty data.
     pub memory: usize,
+    /// File data stays in memory after it was read or written back, while there is room. Where somebody above keeps it already, as
+    /// FUSE's page cache does, once is enough.
+    pub cache: bool,
+    /// What reads and writes of one file exclude.
+    pub io_lock: IoLock,
     /// Seconds after which what was changed is made durable; 0 for never.
     pub commit: u32,
     /// The time.
@@ -62,6 +67,8 @@ impl Default for Options {
             read_only: false,
             norecovery: false,
             memory: DEFAULT_MEMORY,
+            cache: true,
+            io_lock: IoLock::default(),
             commit: 5,
             clock: Box::new(HostClock),
             seed: None,
@@ -255,7 +262,7 @@ impl Mount {
         });
         superblock::load_counters(&vol, sb, dirty)?;
         let inodes = Inodes::new(vol.clone(), (o.memory / 16 / 1024).max(1024));
-        let files = Files::new(o.memory / 4, &vol);
+        let files = Files::new(FileConfig { memory: o.memory / 8 * 3, keep: o.cache, lock: o.io_lock }, &vol);
         let mount = Arc::new(Mount {
             names: Names::new(vol, inodes, files),
             recovered: dirty,
@@ -321,23 +328,23 @@ impl Mount {
                 }
                 let Some(m) = weak.upgrade() else { return };
                 // Errors are latched where they happen, and reported by the next fsync.
-                let _ = m.sync();
+                let _ = m.sync(Why::Periodic);
             }
         };
         self.timer.start("uxfs-timer", work);
     }
 
-    /// Makes everything durable.
+    /// Makes everything durable, for a reason that is counted.
     ///
     /// # Errors
     /// The first error of a write-back; the volume is shut down.
-    pub fn sync(&self) -> Result<()> {
+    pub fn sync(&self, why: Why) -> Result<()> {
         if self.vol().read_only {
             return Ok(());
         }
         let mut first = Ok(());
         for i in self.names.files.dirty() {
-            let r = file::write_back(&self.names.files, &i, 0, u64::MAX, Class::Background);
+            let r = file::write_back(&self.names.files, &i, 0, u64::MAX, why);
             first = first.and(r);
         }
         first = first.and(file::release_idle_staged(&self.names.files, false));
@@ -359,6 +366,7 @@ impl Mount {
         let vol = self.vol();
         let res = if vol.read_only { Ok(()) } else { self.close() };
         self.stop_discards();
+        self.names.files.stop();
         vol.journal.stop();
         self.names.files.forget_all();
         res
@@ -368,8 +376,9 @@ impl Mount {
         let vol = self.vol();
         vol.journal.shutdown.check()?;
         while !self.names.files.dirty().is_empty() {
-            self.sync()?;
+            self.sync(Why::Sync)?;
         }
+        self.names.files.stop();
         file::release_idle_staged(&self.names.files, true)?;
         for i in self.names.inodes.all() {
             i.refs.store(0, Ordering::Release);
@@ -424,6 +433,7 @@ impl Drop for Mount {
             self.vol().journal.fail("the volume was closed without being unmounted");
             self.stop_timer();
             self.stop_discards();
+            self.names.files.stop();
             self.vol().journal.stop();
             self.names.files.forget_all();
         }

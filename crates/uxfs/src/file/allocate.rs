@@ -3,15 +3,16 @@
 //! Each extent is changed in a link or transaction of its own: after a crash a part of the range may be done, never half of
 //! an extent. What was dirty in the range is settled first.
 
+use super::read::read_under_lock;
+use super::write::put;
 use super::writeback::{alloc_data, next_link, widened, write_back};
-use super::{FileState, Files, MAX_SIZE, drop_pages, has_data, read_under_lock, touch, write_page, zero_part, zero_tail};
+use super::{FileState, Files, MAX_SIZE, Why, drop_pages, has_data, touch, zero_part, zero_tail};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
 use crate::trans::Trans;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use uxfs_device::Class;
 use uxfs_format::FileBlock;
 use uxfs_format::extent::{Extent, MAX_EXTENT};
 use uxfs_format::inode::flag2;
@@ -42,7 +43,7 @@ pub enum Allocate {
 /// Changes `len` bytes of a regular file from `offset` on.
 ///
 /// # Locks
-/// `iolock` and the write-back lock exclusively, `ilock` for each extent.
+/// The file's lock and the write-back lock exclusively, `ilock` for each extent.
 ///
 /// # Errors
 /// `NoSpace`, [`Error::TooLarge`]; [`Error::Invalid`] for an empty range, or one that must lie on blocks and within the file
@@ -53,8 +54,8 @@ pub fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, what: Allocate, offset: 
     if len == 0 {
         return Err(Error::Invalid { what: "the range is empty" });
     }
-    let _io = inode.iolock.write();
     let st = files.state(inode);
+    let _io = st.lock.all();
     let bs = u64::from(inode.vol.geo.blocksize);
     let size = st.size.load(Ordering::Acquire);
     let whole =
@@ -75,9 +76,10 @@ pub fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, what: Allocate, offset: 
             if end >= size {
                 return Err(Error::Invalid { what: "the range reaches the end of the file: truncate it" });
             }
-            write_back(files, inode, offset, u64::MAX, Class::Fsync)?;
+            write_back(files, inode, offset, u64::MAX, Why::Sync)?;
             punch(inode, &st, offset, end)?;
             shift(inode, &st, end / bs, len / bs, true)?;
+            drop_pages(inode, &st, offset / bs, u64::MAX);
             set_size(inode, &st, size - len)?;
         }
         Allocate::Insert => {
@@ -86,10 +88,11 @@ pub fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, what: Allocate, offset: 
                 return Err(Error::Invalid { what: "the range begins behind the end of the file" });
             }
             let new = size.checked_add(len).filter(|s| *s <= MAX_SIZE).ok_or(Error::TooLarge)?;
-            write_back(files, inode, offset, u64::MAX, Class::Fsync)?;
+            write_back(files, inode, offset, u64::MAX, Why::Sync)?;
             // The size first: extents behind the end could be taken for leftovers.
             set_size(inode, &st, new)?;
             shift(inode, &st, offset / bs, len / bs, false)?;
+            drop_pages(inode, &st, offset / bs, u64::MAX);
         }
         Allocate::Unshare => unshare(inode, &st, offset / bs, end.min(size).div_ceil(bs))?,
     }
@@ -161,7 +164,9 @@ pub(super) fn punch(inode: &Arc<Inode>, st: &FileState, offset: u64, end: u64) -
     while !map::unmap(&mut tp, inode, Which::Data, first, last, 1)? {
         next_link(&mut tp, inode)?;
     }
-    tp.commit().map(|_| ())
+    tp.commit()?;
+    drop_pages(inode, st, first, last);
+    Ok(())
 }
 
 /// Lets a file grow; what lies between reads as zeros.
@@ -218,7 +223,7 @@ fn unshare(inode: &Arc<Inode>, st: &FileState, first: u64, end: u64) -> Result<(
     for block in first..end {
         if has_data(inode, st, block)? {
             read_under_lock(inode, st, block * bs as u64, &mut data)?;
-            write_page(inode, st, block, 0, &data)?;
+            put(inode, st, block * bs as u64, &data, false)?;
         }
     }
     Ok(())

@@ -1,8 +1,9 @@
 //! Sharing blocks between files: clone and dedupe.
 
 use super::allocate::{punch, set_size};
+use super::read::read_under_lock;
 use super::writeback::write_back;
-use super::{FileState, Files, read_under_lock, touch, zero_tail};
+use super::{FileState, Files, Why, drop_pages, touch, zero_tail};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
@@ -10,7 +11,6 @@ use crate::space;
 use crate::trans::Trans;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use uxfs_device::Class;
 use uxfs_format::FileBlock;
 use uxfs_format::extent::Extent;
 use uxfs_format::inode::flag2;
@@ -31,7 +31,7 @@ pub struct Place<'a> {
 /// false if they do not.
 ///
 /// # Locks
-/// Both files' `iolock` exclusively, in the order of their numbers; then as write-back and fallocate.
+/// Both files' locks exclusively, in the order of their numbers; then as write-back and fallocate.
 ///
 /// # Errors
 /// [`Error::Unsupported`] on a volume without reflink; [`Error::Invalid`] for a range that does not lie on blocks (its end may
@@ -46,10 +46,10 @@ pub fn share(files: &Arc<Files>, from: Place<'_>, to: Place<'_>, len: u64, only_
         return Err(Error::Unsupported { what: "sharing blocks on a volume without reflink".into() });
     }
     let same_file = from.inode.ino == to.inode.ino;
-    let (a, b) = if from.inode.ino <= to.inode.ino { (from.inode, to.inode) } else { (to.inode, from.inode) };
-    let _first = a.iolock.write();
-    let _second = (!same_file).then(|| b.iolock.write());
     let (src, dst) = (files.state(from.inode), files.state(to.inode));
+    let (a, b) = if from.inode.ino <= to.inode.ino { (&src, &dst) } else { (&dst, &src) };
+    let _first = a.lock.all();
+    let _second = (!same_file).then(|| b.lock.all());
     let bs = u64::from(vol.geo.blocksize);
     let (src_size, dst_size) = (src.size.load(Ordering::Acquire), dst.size.load(Ordering::Acquire));
     let end = from.offset.checked_add(len).filter(|e| *e <= src_size);
@@ -70,7 +70,7 @@ pub fn share(files: &Arc<Files>, from: Place<'_>, to: Place<'_>, len: u64, only_
     }
     for i in [from.inode, to.inode] {
         // Nothing dirty may be left: what was promised no blocks must not meet shared ones later.
-        write_back(files, i, 0, u64::MAX, Class::Fsync)?;
+        write_back(files, i, 0, u64::MAX, Why::Sync)?;
         mark_shared(i)?;
     }
     let blocks = len.div_ceil(bs);
@@ -88,6 +88,7 @@ pub fn share(files: &Arc<Files>, from: Place<'_>, to: Place<'_>, len: u64, only_
         tp.commit()?;
         at = e.end();
     }
+    drop_pages(to.inode, &dst, target, target + blocks);
     if to_end > dst_size {
         set_size(to.inode, &dst, to_end)?;
     }

@@ -4,7 +4,7 @@
 //! exchange that a crash interrupts is finished by recovery, from where it stood, and no piece is swapped twice.
 
 use super::writeback::{next_link, write_back};
-use super::{Files, MAX_SIZE, Place, drop_pages, touch};
+use super::{Files, MAX_SIZE, Place, Why, drop_pages, touch};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
@@ -12,7 +12,6 @@ use crate::trans::{IntentItem, Trans};
 use crate::volume::Volume;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use uxfs_device::Class;
 use uxfs_format::FileBlock;
 use uxfs_format::extent::Extent;
 use uxfs_format::inode::{flag2, mode};
@@ -23,7 +22,7 @@ use uxfs_format::superblock::incompat::EXCHRANGE;
 /// Exchanges `len` bytes of two files; with `None` everything behind the offsets, and the sizes.
 ///
 /// # Locks
-/// Both files' `iolock`, write-back lock and `ilock` exclusively, in the order of their numbers.
+/// Both files' locks, write-back lock and `ilock` exclusively, in the order of their numbers.
 ///
 /// # Errors
 /// [`Error::Unsupported`] on a volume without exchange-range; [`Error::Invalid`] for ranges that do not lie on blocks (their ends
@@ -37,9 +36,9 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
     }
     let same_file = inodes[0].ino == inodes[1].ino;
     let (one, other) = if inodes[0].ino <= inodes[1].ino { (0, 1) } else { (1, 0) };
-    let _first = inodes[one].iolock.write();
-    let _second = (!same_file).then(|| inodes[other].iolock.write());
     let states = inodes.map(|i| files.state(i));
+    let _first = states[one].lock.all();
+    let _second = (!same_file).then(|| states[other].lock.all());
     let bs = u64::from(vol.geo.blocksize);
     let sizes = [0, 1].map(|i: usize| states[i].size.load(Ordering::Acquire));
     let offsets = places.map(|p| p.offset);
@@ -68,7 +67,7 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
         return Ok(());
     }
     for i in inodes {
-        write_back(files, i, 0, u64::MAX, Class::Fsync)?;
+        write_back(files, i, 0, u64::MAX, Why::Sync)?;
     }
     let x = ExchangeIntent {
         id: 0,
@@ -82,6 +81,7 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
     let _one = states[one].writeback.lock();
     let _other = (!same_file).then(|| states[other].writeback.lock());
     (0..2).for_each(|i| drop_pages(inodes[i], &states[i], x.offsets[i], x.offsets[i] + x.blocks));
+    let (begun, blocks) = (x.offsets, x.blocks);
     let mut tp = Trans::new(&vol, reservation(&vol), 4 * vol.res.write_blocks)?;
     let held = Inode::lock_all(inodes.to_vec());
     // Blocks that one of them shares may become the other's.
@@ -97,6 +97,7 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
     run(&mut tp, it, x, inodes)?;
     let seq = tp.commit()?;
     drop(held);
+    (0..2).for_each(|i| drop_pages(inodes[i], &states[i], begun[i], begun[i] + blocks));
     // Nothing may be written in place before: after a crash the other file would have it.
     vol.journal.force(seq)?;
     for i in 0..2 {

@@ -1,11 +1,13 @@
 //! Write-back: dirty pages get blocks, go to the device, and become part of the file.
 
-use super::{FileState, Files, MAX_SIZE, staged};
+use super::pages::Run;
+use super::{FileState, Files, MAX_SIZE, Why, staged};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
 use crate::space::{self, Owner, Want};
 use crate::trans::Trans;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uxfs_device::{Class, WriteRequest};
@@ -15,15 +17,9 @@ use uxfs_format::{FileBlock, FsBlock};
 use uxfs_journal::{Hole, hole};
 
 /// Blocks that one run takes: 4 MiB of 4 KiB blocks.
-const LONGEST_RUN: usize = 1024;
-
-/// A run of pages, copied.
-struct Run {
-    first: u64,
-    data: Vec<u8>,
-    /// Blocks promised.
-    delayed: u64,
-}
+const LONGEST_RUN: u64 = 1024;
+/// Bytes from which on a piece of a run is written as it lies; shorter ones are put together first.
+const WRITTEN_AS_IT_LIES: usize = 64 << 10;
 
 /// Where a part of a run goes.
 enum Target {
@@ -39,7 +35,7 @@ struct Part {
     target: Target,
 }
 
-/// Writes dirty data of `from..to` (bytes) back, as urgently as `class` says, and waits for it; afterwards it is part of the
+/// Writes dirty data of `from..to` (bytes) back, as urgently as `why` asks for, and waits for it; afterwards it is part of the
 /// file, but not yet durable.
 ///
 /// # Locks
@@ -47,18 +43,19 @@ struct Part {
 ///
 /// # Errors
 /// The device's; `NoSpace` if trees could not grow. The error is latched, too, for the next fsync.
-pub fn write_back(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64, class: Class) -> Result<()> {
+pub fn write_back(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64, why: Why) -> Result<()> {
     let st = files.state(inode);
     let _one = st.writeback.lock();
     let bs = u64::from(inode.vol.geo.blocksize);
     let (mut at, end) = (from / bs, to.div_ceil(bs).max(to / bs));
     let mut res = Ok(());
-    while let Some(run) = take_run(&st, at, end, bs as usize) {
-        let blocks = run.data.len() as u64 / bs;
-        at = run.first + blocks;
-        let r = write_run(inode, &st, &run, class);
+    while let Some(run) = st.pages.take_run(at, end, LONGEST_RUN) {
+        at = run.first + run.blocks;
+        let r = write_run(inode, &st, &run, why.class());
         st.settle_pages(inode, run.delayed);
-        finish_run(&st, run.first, blocks);
+        st.pages.finish_run(run.first, run.blocks, r.is_err() || !files.cfg.keep);
+        files.dirty_pages.fetch_sub(run.blocks as usize, Ordering::AcqRel);
+        files.flusher.note_written(run.blocks, why);
         if let Err(e) = r {
             st.error.lock().get_or_insert(e.errno());
             res = Err(e);
@@ -67,11 +64,10 @@ pub fn write_back(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64, cl
     }
     if res.is_ok() && from == 0 && to == u64::MAX {
         res = log_times(inode, &st);
-        let clean = !st.pages.lock().values().any(|p| p.dirty);
-        if clean {
+        if st.pages.dirty() == 0 {
             files.note_clean(inode);
             // A write that came between the look and the removal noted itself before; note it again.
-            if st.pages.lock().values().any(|p| p.dirty) {
+            if st.pages.dirty() > 0 {
                 files.note_dirty(inode);
             }
         }
@@ -79,58 +75,41 @@ pub fn write_back(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64, cl
     res
 }
 
-/// Copies the next run of dirty pages and marks them in flight.
-fn take_run(st: &FileState, from: u64, end: u64, bs: usize) -> Option<Run> {
-    let mut pages = st.pages.lock();
-    let first = pages.range(from..end).find(|p| p.1.dirty).map(|p| *p.0)?;
-    let mut run = Run { first, data: Vec::new(), delayed: 0 };
-    let mut next = first;
-    for (b, p) in pages.range_mut(first..end) {
-        if *b != next || !p.dirty || run.data.len() >= LONGEST_RUN * bs {
-            break;
-        }
-        run.data.extend_from_slice(&p.data);
-        run.delayed += u64::from(p.delayed);
-        p.dirty = false;
-        p.delayed = false;
-        p.in_flight = true;
-        next += 1;
-    }
-    st.files.dirty_pages.fetch_sub((next - first) as usize, Ordering::AcqRel);
-    Some(run)
-}
-
-/// Drops the pages of a run that were not written again meanwhile.
-fn finish_run(st: &FileState, first: u64, blocks: u64) {
-    let mut pages = st.pages.lock();
-    for b in first..first + blocks {
-        if let Some(p) = pages.get_mut(&b) {
-            p.in_flight = false;
-            if !p.dirty {
-                pages.remove(&b);
-            }
-        }
-    }
-}
-
 fn write_run(inode: &Arc<Inode>, st: &FileState, run: &Run, class: Class) -> Result<()> {
     let bs = u64::from(inode.vol.geo.blocksize);
-    let end = run.first + run.data.len() as u64 / bs;
+    let end = run.first + run.blocks;
     let mut promised = run.delayed;
     let parts = place(inode, st, run.first, end, &mut promised);
     inode.vol.counters.settle_delayed(promised, true);
     let parts = parts?;
-    let requests: Vec<WriteRequest<'_>> = parts
-        .iter()
-        .map(|p| {
-            let (Target::Mapped { start, .. } | Target::Cow { start }) = p.target;
-            let at = ((p.off - run.first) * bs) as usize;
-            WriteRequest { offset: inode.vol.geo.fsb_daddr(start).0 * 512, data: &run.data[at..at + p.len as usize * bs as usize] }
-        })
-        .collect();
+    let place = |p: &Part| {
+        let (Target::Mapped { start, .. } | Target::Cow { start }) = p.target;
+        inode.vol.geo.fsb_daddr(start).0 * 512
+    };
+    let pieces: Vec<_> = parts.iter().flat_map(|p| bytes_of(run, p, bs, place(p))).collect();
+    let requests: Vec<_> = pieces.iter().map(|(at, data)| WriteRequest { offset: *at, data }).collect();
     inode.vol.journal.shutdown.check()?;
     uxfs_sync::blocking(|| inode.vol.dev.write_many(&requests, class))?;
     complete(inode, st, &parts, end * bs)
+}
+
+/// What is written for a part of a run, and where.
+fn bytes_of<'a>(run: &'a Run, p: &Part, bs: u64, start: u64) -> Vec<(u64, Cow<'a, [u8]>)> {
+    let end = p.off + u64::from(p.len);
+    let mut out: Vec<(u64, Cow<'a, [u8]>)> = Vec::new();
+    for piece in run.pieces.iter().filter(|x| x.first < end && p.off < x.end()) {
+        let (s, e) = (piece.first.max(p.off), piece.end().min(end));
+        let bytes = &piece.bytes()[((s - piece.first) * bs) as usize..((e - piece.first) * bs) as usize];
+        let at = start + (s - p.off) * bs;
+        let small = |n: usize| n < WRITTEN_AS_IT_LIES;
+        match out.last_mut() {
+            Some((_, last)) if small(bytes.len()) && (small(last.len()) || matches!(last, Cow::Owned(_))) => {
+                last.to_mut().extend_from_slice(bytes)
+            }
+            _ => out.push((at, Cow::Borrowed(bytes))),
+        }
+    }
+    out
 }
 
 /// Finds or makes a place for blocks `first..end`. The caller's write-back lock keeps the mapping as it is found.
@@ -374,11 +353,11 @@ pub fn fsync(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     if hole(Hole::DataNotAwaited) {
         vol.journal.force(inode.last_change())?;
         vol.journal.flush_since(vol.journal.flush_token())?;
-        return write_back(files, inode, 0, u64::MAX, Class::Fsync);
+        return write_back(files, inode, 0, u64::MAX, Why::Sync);
     }
     let regular = inode.attached.get().is_some();
     if regular {
-        write_back(files, inode, 0, u64::MAX, Class::Fsync)?;
+        write_back(files, inode, 0, u64::MAX, Why::Sync)?;
     }
     let token = vol.journal.flush_token();
     vol.journal.force(inode.last_change())?;

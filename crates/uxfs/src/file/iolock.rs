@@ -1,0 +1,111 @@
+//! Who may read and write a file's data at the same time.
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::ops::Range;
+use uxfs_sync::{RangeGuard, RangeLock, blocking};
+
+/// What reads and writes of one file exclude.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoLock {
+    /// Writers exclude each other; readers see each block whole, and may see a write half done. As ext3 did it.
+    Exclusive,
+    /// Readers share, a writer is alone. As XFS in the kernel does it.
+    Shared,
+    /// Those whose ranges overlap exclude each other, unless both read.
+    #[default]
+    Range,
+}
+
+impl IoLock {
+    /// All of them.
+    pub const ALL: [IoLock; 3] = [IoLock::Exclusive, IoLock::Shared, IoLock::Range];
+
+    fn name(self) -> &'static str {
+        match self {
+            IoLock::Exclusive => "exclusive",
+            IoLock::Shared => "shared",
+            IoLock::Range => "range",
+        }
+    }
+}
+
+impl std::fmt::Display for IoLock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for IoLock {
+    type Err = String;
+    fn from_str(s: &str) -> Result<IoLock, String> {
+        let found = Self::ALL.into_iter().find(|v| v.name() == s);
+        found.ok_or_else(|| format!("{s} is none of exclusive, shared, range"))
+    }
+}
+
+/// The lock of one file's data.
+#[derive(Debug)]
+pub struct FileLock {
+    how: IoLock,
+    ranges: RangeLock,
+    whole: RwLock<()>,
+}
+
+/// Proof that it is held; given back when dropped.
+#[must_use]
+pub struct FileGuard<'a> {
+    range: Option<RangeGuard<'a>>,
+    _shared: Option<RwLockReadGuard<'a, ()>>,
+    _whole: Option<RwLockWriteGuard<'a, ()>>,
+}
+
+impl FileGuard<'_> {
+    /// The same, and nothing else.
+    fn none() -> Self {
+        FileGuard { range: None, _shared: None, _whole: None }
+    }
+}
+
+impl FileLock {
+    /// A lock that excludes what `how` says.
+    pub fn new(how: IoLock) -> FileLock {
+        FileLock { how, ranges: RangeLock::default(), whole: RwLock::new(()) }
+    }
+
+    /// Waits until bytes may be read.
+    pub fn read(&self, bytes: Range<u64>) -> FileGuard<'_> {
+        match self.how {
+            IoLock::Range => FileGuard { range: Some(self.ranges.read(bytes)), ..FileGuard::none() },
+            IoLock::Shared | IoLock::Exclusive => FileGuard { _shared: Some(self.shared()), ..FileGuard::none() },
+        }
+    }
+
+    /// Waits until bytes may be written.
+    pub fn write(&self, bytes: Range<u64>) -> FileGuard<'_> {
+        match self.how {
+            IoLock::Range => FileGuard { range: Some(self.ranges.write(bytes)), ..FileGuard::none() },
+            IoLock::Shared => FileGuard { _whole: Some(self.alone()), ..FileGuard::none() },
+            IoLock::Exclusive => FileGuard { range: Some(self.ranges.write(0..u64::MAX)), ..FileGuard::none() },
+        }
+    }
+
+    /// Waits until nobody else reads or writes: for what changes which blocks a file has, or its size downwards.
+    pub fn all(&self) -> FileGuard<'_> {
+        let mut guard = FileGuard::none();
+        if self.how != IoLock::Shared {
+            guard.range = Some(self.ranges.write(0..u64::MAX));
+        }
+        if self.how != IoLock::Range {
+            guard._whole = Some(self.alone());
+        }
+        guard
+    }
+
+    fn shared(&self) -> RwLockReadGuard<'_, ()> {
+        self.whole.try_read().unwrap_or_else(|| blocking(|| self.whole.read()))
+    }
+
+    fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.whole.try_write().unwrap_or_else(|| blocking(|| self.whole.write()))
+    }
+}

@@ -1,0 +1,160 @@
+//! The memory that file data takes, of all files together.
+//!
+//! Every buffer counts from its making to its end, whoever holds it. Room is made by dropping clean pages, of folios in turn, those
+//! that were used lately last. Bytes that are about to be needed are admitted first, a third of the limit at a time.
+
+use super::pages::{FOLIO, Folio};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use uxfs_sync::blocking;
+use uxfs_sync::explored::{Condvar, wait};
+
+/// Lines of folios, so that threads seldom meet at one.
+const LINES: usize = 8;
+
+/// Bytes of file data, of one block or of many, that never change.
+pub struct Buf {
+    bytes: Vec<u8>,
+    memory: Arc<Memory>,
+}
+
+impl Buf {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        self.memory.used.fetch_sub(self.bytes.capacity(), Ordering::AcqRel);
+    }
+}
+
+/// Bytes that may be filled; given back when dropped, whether they were or not.
+pub struct Room<'a> {
+    memory: &'a Memory,
+    bytes: usize,
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.memory.admitted.fetch_sub(self.bytes, Ordering::AcqRel);
+        if self.memory.waiting.load(Ordering::Acquire) > 0 {
+            drop(self.memory.queue.lock());
+            self.memory.left.notify_all();
+        }
+    }
+}
+
+/// What file data may take.
+pub struct Memory {
+    used: AtomicUsize,
+    peak: AtomicUsize,
+    limit: usize,
+    /// Bytes that somebody is about to fill.
+    admitted: AtomicUsize,
+    /// How many wait for room, whose turn it is, and what that one waits at.
+    waiting: AtomicUsize,
+    turn: Mutex<()>,
+    queue: Mutex<()>,
+    left: Condvar,
+    lines: [Mutex<VecDeque<Weak<Folio>>>; LINES],
+    next: AtomicUsize,
+}
+
+impl Memory {
+    /// At most about `limit` bytes.
+    pub fn new(limit: usize) -> Arc<Memory> {
+        let zero = || AtomicUsize::new(0);
+        let (turn, queue, left, lines) = (Mutex::new(()), Mutex::new(()), Condvar::new(), Default::default());
+        let (used, peak, admitted, waiting, next) = (zero(), zero(), zero(), zero(), zero());
+        Arc::new(Memory { used, peak, limit, admitted, waiting, turn, queue, left, lines, next })
+    }
+
+    /// Counts bytes that are to be shared.
+    pub fn buf(self: &Arc<Self>, bytes: Vec<u8>) -> Arc<Buf> {
+        let used = self.used.fetch_add(bytes.capacity(), Ordering::AcqRel) + bytes.capacity();
+        if used > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(used, Ordering::Relaxed);
+        }
+        Arc::new(Buf { bytes, memory: self.clone() })
+    }
+
+    /// Bytes that are held.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// Most bytes that were ever held.
+    pub fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// True if what is held, and what may be filled, is too much.
+    pub fn is_short(&self) -> bool {
+        self.used() + self.admitted.load(Ordering::Acquire) > self.limit
+    }
+
+    fn try_admit(&self, bytes: usize) -> bool {
+        let fits = |a: usize| (a == 0 || a + bytes <= self.limit / 3).then_some(a + bytes);
+        self.admitted.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).is_ok()
+    }
+
+    /// Lets somebody fill so many bytes, or [`FOLIO`] if it is more, now or not at all.
+    pub fn try_room(&self, bytes: usize) -> Option<Room<'_>> {
+        let bytes = bytes.min(FOLIO);
+        if self.waiting.load(Ordering::Acquire) > 0 || !self.try_admit(bytes) {
+            return None;
+        }
+        self.make_room();
+        Some(Room { memory: self, bytes })
+    }
+
+    /// The same, and waits for it, in turn. The caller holds no lock.
+    pub fn room(&self, bytes: usize) -> Room<'_> {
+        if let Some(r) = self.try_room(bytes) {
+            return r;
+        }
+        let bytes = bytes.min(FOLIO);
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        {
+            // Who has the turn waits for room, the others for the turn.
+            let _turn = blocking(|| self.turn.lock());
+            let mut q = self.queue.lock();
+            while !self.try_admit(bytes) {
+                wait(&self.left, &mut q);
+            }
+        }
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.make_room();
+        Room { memory: self, bytes }
+    }
+
+    pub(super) fn list(&self, folio: &Arc<Folio>) {
+        let line = self.next.fetch_add(1, Ordering::Relaxed) % LINES;
+        self.lines[line].lock().push_back(Arc::downgrade(folio));
+    }
+
+    /// Drops clean pages until the limit is kept, somewhat below it. What is dirty stays.
+    pub fn make_room(&self) {
+        if !self.is_short() {
+            return;
+        }
+        let goal = (self.limit - self.limit / 16).saturating_sub(self.admitted.load(Ordering::Acquire));
+        // Each twice: the first look takes the mark of use away.
+        let mut looks: usize = 2 * self.lines.iter().map(|l| l.lock().len()).sum::<usize>();
+        while self.used() > goal && looks > 0 {
+            looks -= 1;
+            let line = &self.lines[self.next.fetch_add(1, Ordering::Relaxed) % LINES];
+            let Some(first) = line.lock().pop_front() else { continue };
+            if let Some(folio) = first.upgrade()
+                && folio.make_room()
+            {
+                line.lock().push_back(first);
+            }
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! What memory holds of one file's data.
+//!
+//! A file is cut into *folios*, windows of 2 MiB, each with a lock of its own and no larger than what it holds. A folio holds *pages*,
+//! one a block. The bytes of a page never change: a write puts another page in its place. So nobody holds a lock while bytes are copied
+//! to or from a caller or the device, and what is on its way to the device stays as it is.
+//!
+//! 1. A page that is there is up to date. It is *dirty* (to be written back), *in flight* (being written), both, or *clean*.
+//! 2. Only clean pages are dropped to make room. Of a file that is not cached, what becomes clean is dropped at once.
+//! 3. What was read from the device gets in only if nothing was written or dropped in its folio since the reading began.
+
+use super::memory::{Buf, Memory};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Bytes of a file that a folio is for.
+pub const FOLIO: usize = 2 << 20;
+
+#[derive(Clone)]
+struct Page {
+    buf: Arc<Buf>,
+    /// Where it lies in the buffer.
+    at: u32,
+    dirty: bool,
+    /// A block is promised for it.
+    delayed: bool,
+    in_flight: bool,
+}
+
+#[derive(Default)]
+struct Slots {
+    pages: Vec<Option<Page>>,
+    /// Counts what would make a page that is being read stale.
+    changes: u64,
+    /// Pages that are there.
+    present: usize,
+    /// It stands in the line of those that may be asked for room.
+    listed: bool,
+}
+
+/// A window of a file.
+pub struct Folio {
+    slots: Mutex<Slots>,
+    dirty: AtomicUsize,
+    /// It was read since somebody last looked for room.
+    used: AtomicBool,
+    home: Weak<Pages>,
+    number: u64,
+}
+
+/// The pages of a file.
+pub struct Pages {
+    folios: RwLock<BTreeMap<u64, Arc<Folio>>>,
+    memory: Arc<Memory>,
+    me: Weak<Pages>,
+    block: usize,
+}
+
+/// Blocks that lie behind each other in a file and in a buffer.
+pub struct Piece {
+    /// The first one, of the file.
+    pub first: u64,
+    /// How many.
+    pub blocks: u64,
+    buf: Arc<Buf>,
+    at: usize,
+    block: usize,
+}
+
+impl Piece {
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf.bytes()[self.at..self.at + self.blocks as usize * self.block]
+    }
+    /// The block behind it.
+    pub fn end(&self) -> u64 {
+        self.first + self.blocks
+    }
+}
+
+/// Dirty pages that are being written.
+pub struct Run {
+    /// The first block.
+    pub first: u64,
+    /// How many.
+    pub blocks: u64,
+    /// The bytes, in the file's order, without gaps.
+    pub pieces: Vec<Piece>,
+    /// Blocks that were promised to them.
+    pub delayed: u64,
+}
+
+/// What became of blocks that were to be written.
+#[derive(Default)]
+pub struct Installed {
+    /// Pages that are dirty and were not.
+    pub newly_dirty: usize,
+    /// Promises that were not needed.
+    pub spare: u64,
+    /// Blocks of which it was not known whether they need a promise, because they were dirty a moment ago: nothing was done with them.
+    pub undecided: Vec<u64>,
+}
+
+/// What is known of a block that is to be written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// It was dirty; whoever made it so has seen to its place.
+    WasDirty,
+    /// It has a place.
+    Nothing,
+    /// It has none; a block was promised.
+    Promised,
+    /// It was written already.
+    Done,
+}
+
+/// Says that nothing changed in a folio since it was made.
+pub struct Ticket {
+    folio: Arc<Folio>,
+    changes: u64,
+}
+
+impl Pages {
+    /// None yet.
+    pub fn new(memory: &Arc<Memory>, block: usize) -> Arc<Pages> {
+        Arc::new_cyclic(|me| Pages { folios: RwLock::default(), memory: memory.clone(), me: me.clone(), block })
+    }
+
+    /// Blocks of a folio.
+    pub fn per_folio(&self) -> u64 {
+        (FOLIO / self.block) as u64
+    }
+
+    fn folio(&self, number: u64) -> Option<Arc<Folio>> {
+        self.folios.read().get(&number).cloned()
+    }
+
+    fn make_folio(&self, number: u64) -> Arc<Folio> {
+        if let Some(f) = self.folio(number) {
+            return f;
+        }
+        let new = || {
+            let (slots, dirty, used) = Default::default();
+            Arc::new(Folio { slots, dirty, used, home: self.me.clone(), number })
+        };
+        self.folios.write().entry(number).or_insert_with(new).clone()
+    }
+
+    /// Runs `f` on each folio that there is in `first..end`, with the blocks of it that lie there, counted from the folio's first one.
+    fn each(&self, first: u64, end: u64, mut f: impl FnMut(&Folio, u64, std::ops::Range<usize>)) {
+        let n = self.per_folio();
+        let mut next = first / n;
+        while next * n < end {
+            let found = self.folios.read().range(next..).next().map(|(k, v)| (*k, v.clone()));
+            let Some((number, folio)) = found.filter(|x| x.0 * n < end) else { return };
+            let base = number * n;
+            f(&folio, base, (first.max(base) - base) as usize..(end.min(base.saturating_add(n)) - base) as usize);
+            next = number + 1;
+        }
+    }
+
+    /// What is there of `first..end`, in the file's order.
+    pub fn find(&self, first: u64, end: u64) -> Vec<Piece> {
+        let mut out: Vec<Piece> = Vec::new();
+        self.each(first, end, |folio, base, range| {
+            folio.used.store(true, Ordering::Relaxed);
+            let slots = folio.slots.lock();
+            let to = range.end.min(slots.pages.len());
+            for i in range.start..to {
+                if let Some(p) = &slots.pages[i] {
+                    self.push(&mut out, base + i as u64, p);
+                }
+            }
+        });
+        out
+    }
+
+    /// Puts a page behind the others.
+    fn push(&self, out: &mut Vec<Piece>, block: u64, p: &Page) {
+        if let Some(l) = out.last_mut()
+            && l.end() == block
+            && Arc::ptr_eq(&l.buf, &p.buf)
+            && l.at + l.blocks as usize * self.block == p.at as usize
+        {
+            l.blocks += 1;
+            return;
+        }
+        out.push(Piece { first: block, blocks: 1, buf: p.buf.clone(), at: p.at as usize, block: self.block });
+    }
+
+    /// Which of `first..end`, which lie in one folio, are dirty.
+    pub fn are_dirty(&self, first: u64, end: u64) -> Vec<bool> {
+        let mut out = vec![false; (end - first) as usize];
+        self.each(first, end, |folio, base, range| {
+            let slots = folio.slots.lock();
+            for i in range.start..range.end.min(slots.pages.len()) {
+                out[(base + i as u64 - first) as usize] = slots.pages[i].as_ref().is_some_and(|p| p.dirty);
+            }
+        });
+        out
+    }
+
+    /// Makes blocks from `first` on dirty, all of one folio: `needs` says of each what is known. The bytes are those of `buf`.
+    pub fn write(&self, first: u64, buf: &Arc<Buf>, needs: &[Need]) -> Installed {
+        let n = self.per_folio();
+        let folio = self.make_folio(first / n);
+        let mut done = Installed::default();
+        let mut slots = folio.slots.lock();
+        slots.changes += 1;
+        let start = (first % n) as usize;
+        slots.fit(start + needs.len());
+        for (i, need) in needs.iter().enumerate() {
+            if *need == Need::Done {
+                continue;
+            }
+            let slot = &mut slots.pages[start + i];
+            let (was_dirty, had, in_flight) = slot.as_ref().map_or((false, false, false), |p| (p.dirty, p.delayed, p.in_flight));
+            if *need == Need::WasDirty && !was_dirty {
+                done.undecided.push(first + i as u64);
+                continue;
+            }
+            let promised = *need == Need::Promised;
+            done.spare += u64::from(promised && had);
+            done.newly_dirty += usize::from(!was_dirty);
+            let was_there = slot.is_some();
+            let at = (i * self.block) as u32;
+            *slot = Some(Page { buf: buf.clone(), at, dirty: true, delayed: promised || had, in_flight });
+            slots.present += usize::from(!was_there);
+        }
+        folio.dirty.fetch_add(done.newly_dirty, Ordering::AcqRel);
+        self.list(&folio, &mut slots);
+        done
+    }
+
+    fn list(&self, folio: &Arc<Folio>, slots: &mut Slots) {
+        if slots.present > 0 && !slots.listed {
+            slots.listed = true;
+            self.memory.list(folio);
+        }
+    }
+
+    /// For somebody who is about to read blocks of the folio in which `block` lies.
+    pub fn ticket(&self, block: u64) -> Ticket {
+        let folio = self.make_folio(block / self.per_folio());
+        let changes = folio.slots.lock().changes;
+        Ticket { folio, changes }
+    }
+
+    /// Keeps what was read: blocks from `first` on, all of the ticket's folio. What is there already stays.
+    pub fn keep(&self, ticket: &Ticket, first: u64, buf: &Arc<Buf>) {
+        let start = (first % self.per_folio()) as usize;
+        let blocks = buf.bytes().len() / self.block;
+        let mut slots = ticket.folio.slots.lock();
+        if slots.changes != ticket.changes {
+            return;
+        }
+        slots.fit(start + blocks);
+        for i in 0..blocks {
+            if slots.pages[start + i].is_none() {
+                let at = (i * self.block) as u32;
+                slots.pages[start + i] = Some(Page { buf: buf.clone(), at, dirty: false, delayed: false, in_flight: false });
+                slots.present += 1;
+            }
+        }
+        self.list(&ticket.folio, &mut slots);
+    }
+
+    /// Marks the next dirty pages of `from..end` in flight, at most `most` blocks that lie behind each other.
+    pub fn take_run(&self, from: u64, end: u64, most: u64) -> Option<Run> {
+        let mut run = Run { first: from, blocks: 0, pieces: Vec::new(), delayed: 0 };
+        let n = self.per_folio();
+        let mut next = from / n;
+        while next * n < end && run.blocks < most {
+            // A run goes on only in the very next folio.
+            let last = if run.blocks > 0 { next + 1 } else { u64::MAX };
+            let dirty = |f: &Folio| f.dirty.load(Ordering::Acquire) > 0;
+            let found = self.folios.read().range(next..last).find(|x| dirty(x.1)).map(|(k, f)| (*k, f.clone()));
+            let Some((number, folio)) = found.filter(|x| x.0 * n < end) else { break };
+            let base = number * n;
+            let mut slots = folio.slots.lock();
+            let to = slots.pages.len().min((end - base).min(n) as usize);
+            let before = run.blocks;
+            for i in from.saturating_sub(base) as usize..to {
+                match &mut slots.pages[i] {
+                    Some(p) if p.dirty && run.blocks < most => {
+                        let block = base + i as u64;
+                        if run.blocks == 0 {
+                            run.first = block;
+                        }
+                        run.blocks += 1;
+                        run.delayed += u64::from(p.delayed);
+                        (p.dirty, p.delayed, p.in_flight) = (false, false, true);
+                        self.push(&mut run.pieces, block, p);
+                    }
+                    _ if run.blocks > 0 => break,
+                    _ => {}
+                }
+            }
+            drop(slots);
+            folio.dirty.fetch_sub((run.blocks - before) as usize, Ordering::AcqRel);
+            next = number + 1;
+            if run.blocks > 0 && run.first + run.blocks != next * n {
+                break;
+            }
+        }
+        (run.blocks > 0).then_some(run)
+    }
+
+    /// A run was written, or could not be. What was not written again since becomes clean, or goes with `drop`.
+    pub fn finish_run(&self, first: u64, blocks: u64, drop: bool) {
+        self.each(first, first + blocks, |folio, _, range| {
+            let mut slots = folio.slots.lock();
+            let mut gone = 0;
+            for i in range.start..range.end.min(slots.pages.len()) {
+                let Some(p) = &mut slots.pages[i] else { continue };
+                p.in_flight = false;
+                if drop && !p.dirty {
+                    slots.pages[i] = None;
+                    gone += 1;
+                }
+            }
+            slots.lost(gone);
+        });
+    }
+
+    /// Forgets blocks `first..end`, dirty or not. Returns how many were dirty, and how many had promises.
+    pub fn forget(&self, first: u64, end: u64) -> (usize, u64) {
+        let (mut dirty, mut delayed) = (0, 0);
+        self.each(first, end, |folio, _, range| {
+            let mut slots = folio.slots.lock();
+            slots.changes += 1;
+            let (mut gone, mut were_dirty) = (0, 0);
+            for i in range.start..range.end.min(slots.pages.len()) {
+                if let Some(p) = slots.pages[i].take() {
+                    gone += 1;
+                    were_dirty += usize::from(p.dirty);
+                    delayed += u64::from(p.delayed);
+                }
+            }
+            slots.lost(gone);
+            folio.dirty.fetch_sub(were_dirty, Ordering::AcqRel);
+            dirty += were_dirty;
+        });
+        (dirty, delayed)
+    }
+
+    /// The next block of `first..end` that the device does not have as it is.
+    pub fn next_unwritten(&self, first: u64, end: u64) -> Option<u64> {
+        let mut found = None;
+        self.each(first, end, |folio, base, range| {
+            if found.is_some() {
+                return;
+            }
+            let slots = folio.slots.lock();
+            let to = range.end.min(slots.pages.len());
+            let i = (range.start..to).find(|i| slots.pages[*i].as_ref().is_some_and(|p| p.dirty || p.in_flight));
+            found = i.map(|i| base + i as u64);
+        });
+        found
+    }
+
+    /// How many are dirty.
+    pub fn dirty(&self) -> usize {
+        self.folios.read().values().map(|f| f.dirty.load(Ordering::Acquire)).sum()
+    }
+}
+
+impl Slots {
+    fn fit(&mut self, len: usize) {
+        if self.pages.len() < len {
+            self.pages.resize(len, None);
+        }
+    }
+
+    fn lost(&mut self, pages: usize) {
+        self.present -= pages;
+        if self.present == 0 {
+            self.pages = Vec::new();
+        }
+    }
+}
+
+impl Folio {
+    /// Drops what is clean, unless it was used since the last call. Returns true if there is something left to come back for.
+    pub fn make_room(self: &Arc<Self>) -> bool {
+        if self.used.swap(false, Ordering::Relaxed) {
+            return true;
+        }
+        let mut slots = self.slots.lock();
+        let mut gone = 0;
+        for p in &mut slots.pages {
+            if p.as_ref().is_some_and(|p| !p.dirty && !p.in_flight) {
+                *p = None;
+                gone += 1;
+            }
+        }
+        slots.lost(gone);
+        slots.listed = slots.present > 0;
+        if slots.listed {
+            return true;
+        }
+        drop(slots);
+        // Whoever else knows it may be about to fill it: then it stays.
+        if let Some(home) = self.home.upgrade() {
+            let mut folios = home.folios.write();
+            if Arc::strong_count(self) == 2 && self.slots.lock().present == 0 {
+                folios.remove(&self.number);
+            }
+        }
+        false
+    }
+}

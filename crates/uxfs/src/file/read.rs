@@ -1,0 +1,208 @@
+//! Reading: what pages hold, and what the device has for the rest. Whoever reads a file from front to back is read ahead of.
+
+use super::pages::FOLIO;
+use super::{FileState, Files};
+use crate::error::Result;
+use crate::inode::{Inode, Which};
+use crate::map;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use uxfs_format::extent::Extent;
+
+/// Bytes that are read ahead at first, where reads follow each other.
+const FIRST_AHEAD: u64 = 128 << 10;
+/// Bytes that are read ahead at most.
+const MOST_AHEAD: u64 = 2 << 20;
+
+/// How far a file was read ahead, in blocks: a read that begins there follows what came before.
+#[derive(Default)]
+pub struct Ahead {
+    next: u64,
+    window: u64,
+}
+
+impl Ahead {
+    /// Where to stop reading, if blocks `first..end` are missing.
+    fn plan(&mut self, first: u64, end: u64, block: u64) -> u64 {
+        let follows = first == self.next;
+        self.window = if follows { (self.window * 2).clamp(FIRST_AHEAD / block, MOST_AHEAD / block) } else { 0 };
+        self.next = end.max(first + self.window);
+        self.next
+    }
+}
+
+/// Reads into `buf` from `offset`; returns how much there was before the end.
+///
+/// # Locks
+/// Waits for the file's lock of the blocks that are read, then takes `ilock` shared for each run. None is held while bytes are copied,
+/// but the file's.
+///
+/// # Errors
+/// The device's; the file's extents are corrupt.
+pub fn read(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let st = files.state(inode);
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let end = offset.saturating_add(buf.len() as u64);
+    loop {
+        let size = st.size.load(Ordering::Acquire);
+        if offset >= size || buf.is_empty() {
+            return Ok(0);
+        }
+        let locked = offset - offset % bs..end.min(size).next_multiple_of(bs);
+        let _io = st.lock.read(locked.clone());
+        // It may have grown meanwhile, by a write that must be seen whole.
+        let to = end.min(st.size.load(Ordering::Acquire));
+        if to > locked.end {
+            continue;
+        }
+        let n = to.saturating_sub(offset) as usize;
+        read_under_lock(inode, &st, offset, &mut buf[..n])?;
+        return Ok(n);
+    }
+}
+
+/// As [`read`], for whoever has the lock already.
+pub(super) fn read_under_lock(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8]) -> Result<()> {
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let end = offset + buf.len() as u64;
+    let mut at = offset;
+    // First the pages that are there, then the rest: a page that was not there is as the device has it.
+    for p in st.pages.find(offset / bs, end.div_ceil(bs)) {
+        let (s, e) = ((p.first * bs).max(offset), (p.end() * bs).min(end));
+        if at < s {
+            read_missing(inode, st, at, &mut buf[(at - offset) as usize..(s - offset) as usize])?;
+        }
+        let skip = (s - p.first * bs) as usize;
+        buf[(s - offset) as usize..(e - offset) as usize].copy_from_slice(&p.bytes()[skip..skip + (e - s) as usize]);
+        at = e;
+    }
+    if at < end {
+        read_missing(inode, st, at, &mut buf[(at - offset) as usize..])?;
+    }
+    Ok(())
+}
+
+/// The extents that hold data in blocks `first..end`.
+fn written(inode: &Arc<Inode>, first: u64, end: u64) -> Result<Vec<Extent>> {
+    let _i = inode.lock_shared();
+    map::load(inode, Which::Data)?;
+    let d = inode.data();
+    let start = d.data.extents.range(..=first).next_back().map_or(first, |x| *x.0);
+    Ok(d.data.extents.range(start..end).map(|x| *x.1).filter(|e| e.end() > first && !e.unwritten).collect())
+}
+
+/// Where a block of an extent lies, in bytes.
+fn place(inode: &Inode, e: &Extent, block: u64) -> u64 {
+    inode.vol.geo.fsb_daddr(e.at(block)).0 * 512
+}
+
+/// Reads what no page holds: holes and unwritten extents are zeros.
+fn read_missing(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8]) -> Result<()> {
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let end = offset + buf.len() as u64;
+    // Where memory is short, what is read goes to who asked and nowhere else.
+    if st.files.cfg.keep
+        && let Some(_room) = st.files.memory.try_room(buf.len() + MOST_AHEAD as usize)
+    {
+        return read_kept(inode, st, offset, buf);
+    }
+    buf.fill(0);
+    for e in written(inode, offset / bs, end.div_ceil(bs))? {
+        let (s, t) = ((e.off.0 * bs).max(offset), (e.end() * bs).min(end));
+        let at = place(inode, &e, s / bs) + s % bs;
+        let part = &mut buf[(s - offset) as usize..(t - offset) as usize];
+        uxfs_sync::blocking(|| inode.vol.dev.read(at, part))?;
+    }
+    Ok(())
+}
+
+/// The same, in whole blocks that become pages, and some of those that follow.
+fn read_kept(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8]) -> Result<()> {
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let (first, end) = (offset / bs, (offset + buf.len() as u64).div_ceil(bs));
+    let last = st.size.load(Ordering::Acquire).div_ceil(bs).max(end);
+    let ahead = st.ahead.lock().plan(first, end, bs).min(last);
+    buf.fill(0);
+    let mut at = first;
+    while at < ahead {
+        // A folio at a time: what was written or taken from it meanwhile is not kept.
+        let to = (at / st.pages.per_folio() + 1) * st.pages.per_folio();
+        let to = to.min(ahead);
+        read_pages(inode, st, at..to, offset, buf)?;
+        at = to;
+    }
+    Ok(())
+}
+
+/// Reads blocks of one folio, keeps them, and copies what of them belongs into `buf`, which is the file's at `offset`.
+fn read_pages(inode: &Arc<Inode>, st: &FileState, blocks: Range<u64>, offset: u64, buf: &mut [u8]) -> Result<()> {
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let end = offset + buf.len() as u64;
+    let ticket = st.pages.ticket(blocks.start);
+    for e in written(inode, blocks.start, blocks.end)? {
+        let (first, to) = (e.off.0.max(blocks.start), e.end().min(blocks.end));
+        let mut bytes = vec![0; ((to - first) * bs) as usize];
+        debug_assert!(bytes.len() <= FOLIO);
+        let r = uxfs_sync::blocking(|| inode.vol.dev.read(place(inode, &e, first), &mut bytes));
+        // Nobody asked for what lies ahead: it fails when somebody does.
+        if first * bs >= end && r.is_err() {
+            return Ok(());
+        }
+        r?;
+        let page = st.files.memory.buf(bytes);
+        st.pages.keep(&ticket, first, &page);
+        let (s, t) = ((first * bs).max(offset), (to * bs).min(end));
+        if s < t {
+            let skip = (s - first * bs) as usize;
+            buf[(s - offset) as usize..(t - offset) as usize].copy_from_slice(&page.bytes()[skip..skip + (t - s) as usize]);
+        }
+    }
+    Ok(())
+}
+
+/// What `lseek` looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that is stored.
+    Data,
+    /// The next byte that is not; the end of the file counts as a hole.
+    Hole,
+}
+
+/// Finds data or a hole from `offset` on; `None` if there is none before the end.
+///
+/// # Errors
+/// The fork is corrupt.
+pub fn seek(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, what: Seek) -> Result<Option<u64>> {
+    let st = files.state(inode);
+    let _io = st.lock.read(0..u64::MAX);
+    let size = st.size.load(Ordering::Acquire);
+    if offset >= size {
+        return Ok(None);
+    }
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let _i = inode.lock_shared();
+    map::load(inode, Which::Data)?;
+    let d = inode.data();
+    let mut block = offset / bs;
+    while block * bs < size {
+        let e = d.data.at(block).filter(|e| !e.unwritten);
+        let data = e.is_some() || st.pages.next_unwritten(block, block + 1).is_some();
+        if data == (what == Seek::Data) {
+            return Ok(Some((block * bs).max(offset)));
+        }
+        block = match e {
+            Some(e) => e.end(),
+            None if data => block + 1,
+            None => {
+                let extent = d.data.extents.range(block + 1..).find(|x| !x.1.unwritten).map_or(u64::MAX, |x| *x.0);
+                st.pages.next_unwritten(block + 1, extent).unwrap_or(extent)
+            }
+        };
+        if block == u64::MAX {
+            break;
+        }
+    }
+    Ok((what == Seek::Hole).then_some(size))
+}

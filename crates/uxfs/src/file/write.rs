@@ -1,0 +1,175 @@
+//! Writing into the cache: blocks are promised, pages put in place, the device is not touched but for what a write changes in part.
+
+use super::pages::{FOLIO, Need};
+use super::read::read_under_lock;
+use super::writeback::write_back;
+use super::{FileState, Files, MAX_SIZE, Why, touch, zero_tail};
+use crate::error::{Error, Result};
+use crate::inode::{Inode, Which};
+use crate::map;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use uxfs_format::inode::flag2;
+
+/// Where a write goes, and the bytes that have to be locked for it.
+fn plan(st: &FileState, offset: u64, len: u64, append: bool, bs: u64) -> Result<(u64, Range<u64>)> {
+    let size = st.size.load(Ordering::Acquire);
+    let at = if append { size } else { offset };
+    let end = at.checked_add(len).filter(|e| *e <= MAX_SIZE).ok_or(Error::TooLarge)?;
+    let floor = |x: u64| x - x % bs;
+    // What grows changes the last block, and all that comes behind.
+    Ok((at, if end > size || append { floor(at.min(size))..u64::MAX } else { floor(at)..end.next_multiple_of(bs) }))
+}
+
+/// Writes `buf` at `offset`, or at the end if `append`. Returns where it went.
+///
+/// # Locks
+/// Waits for dirty room first; then for the file's lock of the blocks that are written, to the end of all if the file grows; `ilock`
+/// shared for moments.
+///
+/// # Errors
+/// `NoSpace` if no block can be promised; [`Error::TooLarge`].
+pub fn write(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], append: bool) -> Result<u64> {
+    inode.vol.check_writable()?;
+    let st = files.state(inode);
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let len = buf.len() as u64;
+    // In this order: no more than has room gets by the limit of what may be dirty at once.
+    let _room = files.memory.room(buf.len() + 2 * bs as usize);
+    files.throttle(inode, len.div_ceil(bs) as usize)?;
+    let (at, _io) = loop {
+        let (_, range) = plan(&st, offset, len, append, bs)?;
+        let io = st.lock.write(range.clone());
+        // The size may have changed before the lock was there.
+        let (at, needed) = plan(&st, offset, len, append, bs)?;
+        if range.start <= needed.start && needed.end <= range.end {
+            break (at, io);
+        }
+    };
+    if buf.is_empty() {
+        return Ok(at);
+    }
+    let size = st.size.load(Ordering::Acquire);
+    let res = if at > size { zero_tail(inode, &st, size) } else { Ok(()) };
+    let res = res.and_then(|()| put_all(files, inode, &st, at, buf));
+    // Also if it failed half-way: what was written is dirty.
+    touch(inode, &st);
+    files.note_dirty(inode);
+    res.map(|()| at)
+}
+
+fn put_all(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &[u8]) -> Result<()> {
+    let end = offset + buf.len() as u64;
+    let mut at = offset;
+    while at < end {
+        let to = (at / FOLIO as u64 + 1).saturating_mul(FOLIO as u64).min(end);
+        put(inode, st, at, &buf[(at - offset) as usize..(to - offset) as usize], true)?;
+        at = to;
+        if at < end {
+            make_room(files, inode)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sees to it that one write, however long, does not take more memory than there is.
+fn make_room(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
+    files.memory.make_room();
+    if files.memory.is_short() {
+        // Listed first: the write-back takes it from the list only if nothing is left.
+        files.note_dirty(inode);
+        write_back(files, inode, 0, u64::MAX, Why::Space)?;
+        files.memory.make_room();
+    }
+    Ok(())
+}
+
+/// What blocks from `first` on need; of those that are dirty nothing is asked.
+fn needs(inode: &Arc<Inode>, first: u64, dirty: &[bool]) -> Result<Vec<Need>> {
+    let mut out = vec![Need::WasDirty; dirty.len()];
+    if dirty.iter().all(|d| *d) {
+        return Ok(out);
+    }
+    let _i = inode.lock_shared();
+    map::load(inode, Which::Data)?;
+    let d = inode.data();
+    let shares = d.core.flags2 & flag2::REFLINK != 0;
+    let mut extent = d.data.at(first);
+    for (i, need) in out.iter_mut().enumerate().filter(|(i, _)| !dirty[*i]) {
+        let block = first + i as u64;
+        if extent.is_none_or(|e| e.end() <= block) {
+            extent = d.data.at(block);
+        }
+        *need = if extent.is_none() || shares { Need::Promised } else { Need::Nothing };
+    }
+    Ok(out)
+}
+
+/// Makes pages of bytes that lie in one folio; the file grows to their end with `grow`.
+pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], grow: bool) -> Result<()> {
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let end = offset + src.len() as u64;
+    let (first, to) = (offset / bs, end.div_ceil(bs));
+    let mut wanted = needs(inode, first, &st.pages.are_dirty(first, to))?;
+    if let Err(e) = promise(inode, st, &wanted) {
+        // Not for all of them: perhaps for some.
+        let middle = (first + to) / 2 * bs;
+        if !matches!(e, Error::NoSpace) || to - first < 2 {
+            return Err(e);
+        }
+        put(inode, st, offset, &src[..(middle - offset) as usize], grow)?;
+        return put(inode, st, middle, &src[(middle - offset) as usize..], grow);
+    }
+    let bytes = compose(inode, st, offset, src).inspect_err(|_| st.give_up_pages(inode, promised(&wanted)))?;
+    let buf = st.files.memory.buf(bytes);
+    loop {
+        let done = st.pages.write(first, &buf, &wanted);
+        st.files.dirty_pages.fetch_add(done.newly_dirty, Ordering::AcqRel);
+        if done.spare > 0 {
+            st.give_up_pages(inode, done.spare);
+        }
+        if done.undecided.is_empty() {
+            break;
+        }
+        // Written back in the meantime: they are asked about now.
+        let dirty: Vec<bool> = (first..to).map(|b| done.undecided.binary_search(&b).is_err()).collect();
+        wanted = needs(inode, first, &dirty)?;
+        wanted.iter_mut().zip(&dirty).filter(|x| *x.1).for_each(|x| *x.0 = Need::Done);
+        promise(inode, st, &wanted)?;
+    }
+    if grow {
+        st.size.fetch_max(end, Ordering::AcqRel);
+    }
+    Ok(())
+}
+
+fn promised(needs: &[Need]) -> u64 {
+    needs.iter().filter(|n| **n == Need::Promised).count() as u64
+}
+
+fn promise(inode: &Arc<Inode>, st: &FileState, needs: &[Need]) -> Result<()> {
+    match promised(needs) {
+        0 => Ok(()),
+        n => st.promise_pages(inode, n),
+    }
+}
+
+/// Whole blocks: what is written, and around it what the first and the last block hold.
+fn compose(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8]) -> Result<Vec<u8>> {
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let (end, size) = (offset + src.len() as u64, st.size.load(Ordering::Acquire));
+    let (start, stop) = (offset - offset % bs, end.next_multiple_of(bs));
+    let mut bytes = Vec::with_capacity((stop - start) as usize);
+    // Bytes past the end are whatever the last block held; they are not part of the file.
+    let old = |bytes: &mut Vec<u8>, from: u64, to: u64| -> Result<()> {
+        let at = bytes.len();
+        bytes.resize(at + (to - from) as usize, 0);
+        let n = size.saturating_sub(from).min(to - from) as usize;
+        if n > 0 { read_under_lock(inode, st, from, &mut bytes[at..at + n]) } else { Ok(()) }
+    };
+    old(&mut bytes, start, offset)?;
+    bytes.extend_from_slice(src);
+    old(&mut bytes, end, stop)?;
+    Ok(bytes)
+}

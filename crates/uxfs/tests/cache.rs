@@ -1,0 +1,305 @@
+//! The page cache: what it keeps, what it may take, who waits for whom.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use uxfs::{Allocate, Fs, IoLock, Make, Options, SetAttr};
+use uxfs_device::{Device, DeviceRef, Memory, WriteFlags};
+use uxfs_sync::Chance;
+
+const MIB: u64 = 1 << 20;
+
+/// Counts what is read of a device, which takes a millisecond to write a MiB.
+struct Counting {
+    dev: Memory,
+    reads: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Device for Counting {
+    fn size_bytes(&self) -> u64 {
+        self.dev.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        self.dev.read(offset, buf)
+    }
+    fn write(&self, offset: u64, data: &[u8], flags: WriteFlags) -> std::io::Result<()> {
+        std::thread::sleep(std::time::Duration::from_micros(data.len() as u64 / 1024));
+        self.dev.write(offset, data, flags)
+    }
+    fn flush(&self) -> std::io::Result<()> {
+        self.dev.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.dev.discard(offset, len)
+    }
+}
+
+fn volume(size: u64, o: Options) -> (Fs, Arc<Counting>) {
+    let dev = Arc::new(Counting { dev: Memory::new(size), reads: AtomicU64::new(0), bytes: AtomicU64::new(0) });
+    uxfs_mkfs::format(&*dev, &uxfs_mkfs::Options::new(size, [5; 16])).unwrap();
+    let r: DeviceRef = dev.clone();
+    (Fs::open(r, o).unwrap(), dev)
+}
+
+fn file(fs: &Fs, name: &str) -> u64 {
+    fs.create(fs.root(), name.as_bytes(), Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0), umask: 0 }).unwrap().ino
+}
+
+fn stat(fs: &Fs, name: &str) -> u64 {
+    fs.stats().iter().find(|s| s.0 == name).unwrap().1
+}
+
+/// Bytes that tell where they belong.
+fn pattern(ino: u64, offset: u64, len: usize) -> Vec<u8> {
+    (offset..offset + len as u64).map(|i| (i ^ (i >> 8) ^ (i >> 16) ^ ino.wrapping_mul(131)) as u8).collect()
+}
+
+#[test]
+fn what_was_read_is_not_read_again_and_reading_runs_ahead() {
+    let (fs, dev) = volume(300 * MIB, Options { commit: 0, ..Options::default() });
+    let ino = file(&fs, "f");
+    let data = pattern(ino, 0, 16 * MIB as usize);
+    fs.write(ino, 0, &data, false).unwrap();
+    fs.unmount().unwrap();
+    let r: DeviceRef = dev.clone();
+    let fs = Fs::open(r, Options { commit: 0, ..Options::default() }).unwrap();
+    let ino = fs.lookup(fs.root(), b"f").unwrap().ino;
+    let read_all = |step: usize| {
+        let before = (dev.reads.load(Ordering::Relaxed), dev.bytes.load(Ordering::Relaxed));
+        let mut buf = vec![0; step];
+        for at in (0..data.len()).step_by(step) {
+            assert_eq!(fs.read(ino, at as u64, &mut buf).unwrap(), step);
+            assert!(buf == data[at..at + step]);
+        }
+        (dev.reads.load(Ordering::Relaxed) - before.0, dev.bytes.load(Ordering::Relaxed) - before.1)
+    };
+    let (reads, bytes) = read_all(4096);
+    assert!(reads <= 32 && bytes <= 17 * MIB, "{reads} reads of {bytes} bytes for 4 096 of 4 KiB");
+    assert_eq!(read_all(8192), (0, 0));
+    // Reads that follow no other read what they need.
+    let before = dev.bytes.load(Ordering::Relaxed);
+    fs.fallocate(ino, Allocate::Punch, 0, 16 * MIB).unwrap();
+    fs.write(ino, 0, &data, false).unwrap();
+    fs.unmount().unwrap();
+    let r: DeviceRef = dev.clone();
+    let fs = Fs::open(r, Options { commit: 0, ..Options::default() }).unwrap();
+    let c = Chance::seeded(1);
+    let mut buf = vec![0; 4096];
+    for _ in 0..100 {
+        let at = (1 + c.below(4000)) * 4096;
+        fs.read(ino, at, &mut buf).unwrap();
+        assert!(buf == data[at as usize..at as usize + 4096]);
+    }
+    let read = dev.bytes.load(Ordering::Relaxed) - before;
+    assert!(read < 3 * MIB, "{read} bytes for 100 random blocks");
+    fs.unmount().unwrap();
+}
+
+/// Many writers at once write four times what memory there is, and read it again: memory stays within its limit, every byte is right.
+#[test]
+fn memory_is_bounded_whatever_is_written() {
+    let memory = 16 * MIB as usize;
+    let (fs, _) = volume(400 * MIB, Options { memory, ..Options::default() });
+    const WRITERS: u64 = 32;
+    let inos: Vec<u64> = (0..WRITERS).map(|w| file(&fs, &format!("f{w}"))).collect();
+    let each = 4 * memory as u64 / WRITERS;
+    std::thread::scope(|s| {
+        for (w, ino) in inos.iter().enumerate() {
+            let fs = &fs;
+            s.spawn(move || {
+                // Some in large pieces, larger than all there is for one of them, most in small ones.
+                let step = if w % 8 == 0 { each } else { 64 << 10 };
+                for at in (0..each).step_by(step as usize) {
+                    fs.write(*ino, at, &pattern(*ino, at, step as usize), false).unwrap();
+                }
+                let mut buf = vec![0; each as usize];
+                assert_eq!(fs.read(*ino, 0, &mut buf).unwrap(), buf.len());
+                assert!(buf == pattern(*ino, 0, buf.len()), "file {ino}");
+            });
+        }
+    });
+    let (limit, peak) = (memory as u64 / 8 * 3, stat(&fs, "file_bytes_peak"));
+    assert!(peak <= limit + limit / 8, "{peak} bytes of {limit}");
+    assert!(stat(&fs, "writers_throttled") > 0 && stat(&fs, "writeback_background_bytes") > 0);
+    fs.unmount().unwrap();
+}
+
+/// An fsync writes what is dirty of its own file, and nothing of others.
+#[test]
+fn fsync_waits_for_no_other_file() {
+    let (fs, _) = volume(300 * MIB, Options { commit: 0, ..Options::default() });
+    let (a, b) = (file(&fs, "a"), file(&fs, "b"));
+    fs.write(a, 0, &vec![1; 8 * MIB as usize], false).unwrap();
+    fs.write(b, 0, &[2; 4096], false).unwrap();
+    fs.fsync(b).unwrap();
+    assert_eq!(stat(&fs, "writeback_sync_bytes"), 4096);
+    assert_eq!(stat(&fs, "dirty_bytes"), 8 * MIB);
+    fs.unmount().unwrap();
+}
+
+/// Each write puts one stamp everywhere in its range; whoever reads must see, of each range that is written as a whole, one stamp only.
+/// Returns how often a reader saw two.
+fn torn_reads(lock: IoLock, rounds: u64) -> u64 {
+    let (fs, _) = volume(300 * MIB, Options { commit: 0, io_lock: lock, ..Options::default() });
+    let ino = file(&fs, "f");
+    const CELL: u64 = 96 << 10;
+    const CELLS: u64 = 24;
+    fs.write(ino, 0, &vec![0; (CELL * CELLS) as usize], false).unwrap();
+    let (torn, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|s| {
+        let writers: Vec<_> = (0..3u64)
+            .map(|w| {
+                let fs = &fs;
+                s.spawn(move || {
+                    let c = Chance::seeded(w);
+                    for n in 0..rounds {
+                        let cell = c.below(CELLS);
+                        let cells = 1 + if c.below(20) == 0 { c.below(CELLS - cell) } else { 0 };
+                        // One stamp for all, in each byte.
+                        let stamp = (n * 3 + w) as u8;
+                        fs.write(ino, cell * CELL, &vec![stamp; (cells * CELL) as usize], false).unwrap();
+                        if n % 64 == 0 {
+                            fs.fsync(ino).unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        for r in 0..2u64 {
+            let (fs, torn, stop) = (&fs, &torn, &stop);
+            s.spawn(move || {
+                let c = Chance::seeded(100 + r);
+                let mut buf = vec![0; CELL as usize];
+                while !stop.load(Ordering::Relaxed) {
+                    // Any part of one cell, of one byte up to all.
+                    let cell = c.below(CELLS);
+                    let from = if c.below(2) == 0 { 0 } else { c.below(CELL) };
+                    let len = 1 + c.below(CELL - from);
+                    let part = &mut buf[..len as usize];
+                    fs.read(ino, cell * CELL + from, part).unwrap();
+                    torn.fetch_add(u64::from(part.iter().any(|b| *b != part[0])), Ordering::Relaxed);
+                }
+            });
+        }
+        for w in writers {
+            w.join().unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    fs.unmount().unwrap();
+    torn.into_inner()
+}
+
+#[test]
+fn reads_and_writes_of_the_same_bytes_are_atomic_to_each_other() {
+    for lock in [IoLock::Range, IoLock::Shared] {
+        assert_eq!(torn_reads(lock, 1500), 0, "{lock}");
+    }
+    // The checker can fail.
+    assert!((0..20).any(|_| torn_reads(IoLock::Exclusive, 1500) > 0), "no torn read without a lock between readers and writers");
+}
+
+/// Appends of many threads land each at a place of its own.
+#[test]
+fn appends_do_not_overwrite_each_other() {
+    for lock in IoLock::ALL {
+        let (fs, _) = volume(300 * MIB, Options { io_lock: lock, ..Options::default() });
+        let ino = file(&fs, "log");
+        const EACH: usize = 2000;
+        std::thread::scope(|s| {
+            for t in 0..8u8 {
+                let fs = &fs;
+                s.spawn(move || {
+                    for n in 0..EACH as u32 {
+                        let mut line = [t; 37];
+                        line[1..5].copy_from_slice(&n.to_le_bytes());
+                        fs.write(ino, 0, &line, true).unwrap();
+                    }
+                });
+            }
+        });
+        let size = fs.stat(ino).unwrap().size as usize;
+        assert_eq!(size, 8 * EACH * 37);
+        let mut data = vec![0; size];
+        fs.read(ino, 0, &mut data).unwrap();
+        let mut next = [0u32; 8];
+        for line in data.chunks(37) {
+            let t = usize::from(line[0]);
+            assert_eq!(u32::from_le_bytes(line[1..5].try_into().unwrap()), next[t]);
+            next[t] += 1;
+            assert!(line[5..].iter().all(|b| *b == line[0]));
+        }
+        assert_eq!(next, [EACH as u32; 8]);
+        fs.unmount().unwrap();
+    }
+}
+
+/// Truncation, punching and zeroing beside reads, writes and write-back, with little memory: what is read was written there, or is zero.
+#[test]
+fn what_is_taken_from_a_file_beside_its_readers_does_not_come_back() {
+    for lock in IoLock::ALL {
+        let memory = 16 * MIB as usize;
+        let (fs, dev) = volume(300 * MIB, Options { memory, io_lock: lock, commit: 0, ..Options::default() });
+        let inos = [file(&fs, "a"), file(&fs, "b")];
+        const SIZE: u64 = 6 * MIB;
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let workers: Vec<_> = (0..4u64)
+                .map(|w| {
+                    let fs = &fs;
+                    s.spawn(move || {
+                        let c = Chance::seeded(w);
+                        for n in 0..400 {
+                            let ino = inos[c.below(2) as usize];
+                            let (at, len) = (c.below(SIZE), 1 + c.below(200_000));
+                            match c.below(12) {
+                                0 => drop(fs.setattr(ino, SetAttr { size: Some(at), ..SetAttr::default() }).unwrap()),
+                                1 => fs.fallocate(ino, Allocate::Punch, at, len).unwrap(),
+                                2 => fs.fallocate(ino, Allocate::Zero { keep_size: true }, at, len).unwrap(),
+                                3 if n % 10 == 0 => fs.fsync(ino).unwrap(),
+                                _ => fs.write(ino, at, &pattern(ino, at, len as usize), false).unwrap(),
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for r in 0..2u64 {
+                let (fs, stop) = (&fs, &stop);
+                s.spawn(move || {
+                    let c = Chance::seeded(50 + r);
+                    let mut buf = vec![0; 100_000];
+                    while !stop.load(Ordering::Relaxed) {
+                        let (ino, at) = (inos[c.below(2) as usize], c.below(SIZE));
+                        let n = fs.read(ino, at, &mut buf).unwrap();
+                        // The other file's bytes look different everywhere.
+                        let good = pattern(ino, at, n);
+                        let bad = buf[..n].iter().zip(&good).position(|(b, g)| *b != 0 && b != g);
+                        assert_eq!(bad, None, "{lock}: byte {at} and on of file {ino}");
+                    }
+                });
+            }
+            for w in workers {
+                w.join().unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        let read = |fs: &Fs| {
+            inos.map(|i| {
+                let mut all = vec![0; 7 * MIB as usize];
+                let n = fs.read(i, 0, &mut all).unwrap();
+                all.truncate(n);
+                all
+            })
+        };
+        let before = read(&fs);
+        fs.unmount().unwrap();
+        let r: DeviceRef = dev.clone();
+        let fs = Fs::open(r, Options::default()).unwrap();
+        assert!(read(&fs) == before, "{lock}: another content after opening again");
+        fs.unmount().unwrap();
+        let report = uxfs_check::check(&dev.dev).unwrap();
+        assert!(report.is_sound(), "{:?}", report.findings);
+    }
+}
