@@ -113,7 +113,7 @@ fn dirty_by_us(image: &Path, log: u64, n: u64) -> Result<()> {
 }
 
 /// The loop device of a mount goes a moment after it.
-fn opened(image: &Path, mode: OpenMode) -> Result<DeviceRef> {
+pub(crate) fn opened(image: &Path, mode: OpenMode) -> Result<DeviceRef> {
     for _ in 0..100 {
         match FileDevice::open(image, mode) {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(50)),

@@ -4,6 +4,7 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod beside;
+mod data;
 mod flush;
 mod limit;
 mod null;
@@ -29,7 +30,7 @@ enum What {
         /// Where the images and mounts go
         #[arg(long, default_value = "/dev/shm")]
         dir: PathBuf,
-        /// Only these parts: create, threads, dbench, cpu, unpack, lookup, recover
+        /// Only these parts: create, threads, dbench, cpu, unpack, lookup, recover, data
         parts: Vec<String>,
     },
     /// When the journal flushes: all variants on modelled devices, in one run

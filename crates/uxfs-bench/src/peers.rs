@@ -308,13 +308,14 @@ fn lookup(place: &Path) -> Result<()> {
 /// # Errors
 /// A part failed, or a peer is not installed.
 pub fn run(place: &Path, parts: &[String]) -> Result<()> {
-    let all = ["create", "threads", "dbench", "cpu", "unpack", "lookup", "recover"];
+    let all = ["create", "threads", "dbench", "cpu", "unpack", "lookup", "recover", "data"];
     let parts: Vec<&str> = if parts.is_empty() { all.to_vec() } else { parts.iter().map(String::as_str).collect() };
     for p in parts {
         match p {
             "create" => create(place)?,
             "threads" => beside::threads(place)?,
             "recover" => beside::recover(place)?,
+            "data" => crate::data::run(place)?,
             "dbench" => dbench(place)?,
             "cpu" => computing()?,
             "unpack" => unpack(place)?,

@@ -39,6 +39,8 @@ pub enum Hole {
     SilentTail = 32768,
     /// Durability gives memory back without a word to those who wait for it.
     SilentDurability = 65536,
+    /// A file grows a moment after the pages are there that make it longer.
+    LateSize = 131_072,
 }
 
 #[cfg(uxfs_holes)]

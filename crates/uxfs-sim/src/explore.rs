@@ -90,12 +90,13 @@ pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
     }
     let every = |n: usize, one_in: usize| one_in > 0 && n % one_in == one_in - 1;
     let mut found = Findings::default();
-    if plan.kernel > 0 {
+    // It cannot print records with long headers across the log's end.
+    if plan.kernel > 0 && (j.shape.journal.bufsize <= 32 << 10 || j.stat("wraps") == 0) {
         // All that was written: no record is missing.
         let end = j.trace.events.len();
         let whole = j.trace.images_at(end, plan.tear, &mut |_, _, sectors| vec![true; sectors])?;
         if let [inside] = whole.as_slice()
-            && let Err(e) = crate::kernel::print_log(inside, j.shape.journal.bufsize > 32 << 10)
+            && let Err(e) = crate::kernel::print_log(inside)
         {
             found.damage.push((end, e));
         }

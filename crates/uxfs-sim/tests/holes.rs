@@ -120,6 +120,13 @@ fn blocks_that_are_discarded_too_early_are_found() {
     assert!(found(Hole::EarlyDiscard, |seed| Shape { discard: true, ..small(seed) }, 6));
 }
 
+/// Somebody syncs everything just then: what an fsync promised afterwards would be cut off.
+#[test]
+fn a_size_that_comes_after_its_pages_is_found() {
+    let busy = |seed| Shape { workers: 4, ops: 200, mix: Mix { data: 50, sync: 27, churn: false, clones: false }, ..small(seed) };
+    assert!(found(Hole::LateSize, busy, 6));
+}
+
 /// A history that fails is made shorter until each operation that is left is needed.
 #[test]
 fn a_failure_shrinks_to_what_it_needs() {

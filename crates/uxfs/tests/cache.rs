@@ -139,6 +139,38 @@ fn fsync_waits_for_no_other_file() {
     fs.unmount().unwrap();
 }
 
+/// What one thread writes and fsyncs has its whole length after a power cut, though another one writes everything back meanwhile.
+#[test]
+fn fsync_keeps_the_size_beside_others_write_back() {
+    const FILES: u64 = 3000;
+    let (fs, dev) = volume(300 * MIB, Options { commit: 0, ..Options::default() });
+    let stop = AtomicBool::new(false);
+    let size = |n: u64| 1 + n * 7919 % 60_000;
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                fs.sync().unwrap();
+            }
+        });
+        for n in 0..FILES {
+            let ino = file(&fs, &format!("f{n}"));
+            let half = size(n) / 2;
+            fs.write(ino, 0, &vec![1; half as usize], false).unwrap();
+            fs.write(ino, half, &vec![1; (size(n) - half) as usize], false).unwrap();
+            fs.fsync(ino).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    // Without an unmount: as a power cut behind the last fsync.
+    drop(fs);
+    let r: DeviceRef = dev.clone();
+    let fs = Fs::open(r, Options::default()).unwrap();
+    for n in 0..FILES {
+        assert_eq!(fs.lookup(fs.root(), format!("f{n}").as_bytes()).unwrap().size, size(n), "file {n}");
+    }
+    fs.unmount().unwrap();
+}
+
 /// Each write puts one stamp everywhere in its range; whoever reads must see, of each range that is written as a whole, one stamp only.
 /// Returns how often a reader saw two.
 fn torn_reads(lock: IoLock, rounds: u64) -> u64 {

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uxfs_format::inode::flag2;
+use uxfs_journal::{Hole, hole};
 
 /// Where a write goes, and the bytes that have to be locked for it.
 fn plan(st: &FileState, offset: u64, len: u64, append: bool, bs: u64) -> Result<(u64, Range<u64>)> {
@@ -123,6 +124,11 @@ pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], g
     }
     let bytes = compose(inode, st, offset, src).inspect_err(|_| st.give_up_pages(inode, promised(&wanted)))?;
     let buf = st.files.memory.buf(bytes);
+    let late = hole(Hole::LateSize);
+    if grow && !late {
+        // Before the pages are there: whoever writes the last one back takes the size with it, and nobody comes after.
+        st.size.fetch_max(end, Ordering::AcqRel);
+    }
     loop {
         let done = st.pages.write(first, &buf, &wanted);
         st.files.dirty_pages.fetch_add(done.newly_dirty, Ordering::AcqRel);
@@ -138,7 +144,8 @@ pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], g
         wanted.iter_mut().zip(&dirty).filter(|x| *x.1).for_each(|x| *x.0 = Need::Done);
         promise(inode, st, &wanted)?;
     }
-    if grow {
+    if grow && late {
+        std::thread::sleep(std::time::Duration::from_micros(100));
         st.size.fetch_max(end, Ordering::AcqRel);
     }
     Ok(())

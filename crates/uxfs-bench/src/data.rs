@@ -1,0 +1,138 @@
+//! File data of the engine in this process beside the kernel's XFS on a loop device over memory.
+
+use crate::beside::opened;
+use crate::peers::{Mounted, Peer, file, must, program};
+use crate::table::Table;
+use anyhow::Result;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+use uxfs::{Fs, Options};
+use uxfs_device::OpenMode;
+use uxfs_sync::Chance;
+
+/// Bytes that are written and read in sequence, in calls of [`CALL`].
+const STREAM: u64 = 1 << 30;
+const CALL: usize = 1 << 20;
+/// Bytes of a file that is cached, and how often a block of it is read.
+const CACHED: u64 = 64 << 20;
+const READS: u64 = 2_000_000;
+const ROUNDS: usize = 3;
+
+/// What each side of a comparison does: write a call, make durable, read.
+trait Side {
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()>;
+    fn fsync(&self) -> Result<()>;
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+}
+
+struct Kernel(File);
+
+impl Side for Kernel {
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        Ok(self.0.write_all_at(data, offset)?)
+    }
+    fn fsync(&self) -> Result<()> {
+        Ok(self.0.sync_all()?)
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        Ok(self.0.read_exact_at(buf, offset)?)
+    }
+}
+
+struct Ours<'a>(&'a Fs, u64);
+
+impl Side for Ours<'_> {
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        Ok(self.0.write(self.1, offset, data, false)?)
+    }
+    fn fsync(&self) -> Result<()> {
+        Ok(self.0.fsync(self.1)?)
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        anyhow::ensure!(self.0.read(self.1, offset, buf)? == buf.len(), "a short read");
+        Ok(())
+    }
+}
+
+/// Bytes a second.
+fn stream(s: &dyn Side) -> Result<f64> {
+    let data: Vec<u8> = (0..CALL).map(|i| i as u8).collect();
+    let begun = Instant::now();
+    for at in (0..STREAM).step_by(CALL) {
+        s.write(at, &data)?;
+    }
+    s.fsync()?;
+    Ok(STREAM as f64 / begun.elapsed().as_secs_f64())
+}
+
+/// Reads a second of blocks that are in memory.
+fn cached(s: &dyn Side) -> Result<f64> {
+    let mut buf = vec![0; 4096];
+    for at in (0..CACHED).step_by(4096) {
+        s.read(at, &mut buf)?;
+    }
+    let c = Chance::seeded(1);
+    let begun = Instant::now();
+    for _ in 0..READS {
+        s.read(c.below(CACHED / 4096) * 4096, &mut buf)?;
+    }
+    Ok(READS as f64 / begun.elapsed().as_secs_f64())
+}
+
+/// Bytes a second of what is not in memory.
+fn cold(s: &dyn Side) -> Result<f64> {
+    let mut buf = vec![0; CALL];
+    let begun = Instant::now();
+    for at in (0..STREAM).step_by(CALL) {
+        s.read(at, &mut buf)?;
+    }
+    Ok(STREAM as f64 / begun.elapsed().as_secs_f64())
+}
+
+/// Streams and cached reads.
+///
+/// # Errors
+/// A peer is not installed, or failed.
+pub fn run(place: &Path) -> Result<()> {
+    let mut best = [[0f64; 3]; 2];
+    let keep = |to: &mut f64, v: f64| *to = to.max(v);
+    for _ in 0..ROUNDS {
+        let m = Mounted::new(Peer::Kernel, place)?;
+        let path = m.at.join("file");
+        let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let k = Kernel(open()?);
+        keep(&mut best[0][0], stream(&k)?);
+        keep(&mut best[0][1], cached(&k)?);
+        rustix::fs::fadvise(&k.0, 0, None, rustix::fs::Advice::DontNeed)?;
+        keep(&mut best[0][2], cold(&k)?);
+        drop((k, m));
+        let dir = place.join(format!("uxfs-bench-data-{}", std::process::id()));
+        fs::create_dir_all(&dir)?;
+        let _gone = crate::peers::Gone(dir.clone());
+        let image = dir.join("image");
+        File::create(&image)?.set_len(4 << 30)?;
+        must(Command::new(program()?).args(["mkfs", "-q"]).arg(&image))?;
+        let v = Fs::open(opened(&image, OpenMode::ReadWrite)?, Options::default())?;
+        let ino = v.create(v.root(), b"file", file())?.ino;
+        keep(&mut best[1][0], stream(&Ours(&v, ino))?);
+        keep(&mut best[1][1], cached(&Ours(&v, ino))?);
+        v.unmount()?;
+        let v = Fs::open(opened(&image, OpenMode::ReadWrite)?, Options::default())?;
+        let ino = v.lookup(v.root(), b"file")?.ino;
+        keep(&mut best[1][2], cold(&Ours(&v, ino))?);
+        v.unmount()?;
+    }
+    let mut t = Table::new(
+        "file data by one thread, best of three; wanted: writes 0.90 of the kernel's, cached reads 2.00",
+        &["", "kernel XFS, loop", "uxfs, in the process", "of the kernel's"],
+    );
+    let names = ["sequential write and fsync, MB/s", "cached 4 KiB reads a second", "cold sequential read, MB/s"];
+    for (n, name) in names.into_iter().enumerate() {
+        let [k, o] = [best[0][n], best[1][n]].map(|v| if n == 1 { v } else { v / 1e6 });
+        t.row([name.into(), format!("{k:.0}"), format!("{o:.0}"), format!("{:.2}", o / k)]);
+    }
+    Ok(())
+}
