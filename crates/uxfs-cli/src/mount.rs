@@ -36,8 +36,7 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
         source: Source::parse(image),
         log: None,
         host: Host { direct: true, ..Host::default() },
-        // The kernel's page cache has it already.
-        volume: Options { cache: false, ..Options::default() },
+        volume: Options::default(),
         front: uxfs_fuse::Options::default(),
     };
     let mut fsname = None;
@@ -63,6 +62,7 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
             "checkpoint_limit" => {
                 r.volume.journal.limit = need()?.parse().map_err(|e| anyhow!("mount option checkpoint_limit: {e}"))?;
             }
+            "cache" => r.front.cache = need()?.parse().map_err(|e| anyhow!("mount option cache: {e}"))?,
             "io_lock" => r.volume.io_lock = need()?.parse().map_err(|e| anyhow!("mount option io_lock: {e}"))?,
             "discard" => r.volume.discard = true,
             "nodiscard" => r.volume.discard = false,
@@ -84,6 +84,7 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
         }
     }
     r.front.read_only = r.volume.read_only;
+    r.volume.cache = r.front.cache.is_ours();
     let full = r.source.file.canonicalize().with_context(|| format!("cannot open {}", r.source.file.display()))?;
     r.front.fsname = fsname.unwrap_or_else(|| full.display().to_string());
     r.source.file = full;

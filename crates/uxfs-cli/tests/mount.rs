@@ -10,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use uxfs_sync::Chance;
 
 /// A load that ends with the test.
 struct Load(Vec<Child>);
@@ -184,10 +185,16 @@ fn a_write_to_shared_blocks_copies_them() {
 }
 
 #[test]
-fn files_behave_on_a_mount() {
-    let p = Place::new("behave");
+fn files_behave_on_a_mount_in_each_cache_mode() {
+    for mode in ["none", "writethrough", "writeback"] {
+        files_behave(mode);
+    }
+}
+
+fn files_behave(mode: &str) {
+    let p = Place::new(&format!("behave-{mode}"));
     p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=400m", "v.img"]);
-    let s = p.serve("v.img", "");
+    let s = p.serve("v.img", &format!("cache={mode}"));
     let open = |name: &str| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(s.at.join(name)).unwrap();
     // An unlinked open file goes on.
     let mut f = open("unlinked");
@@ -230,6 +237,102 @@ fn files_behave_on_a_mount() {
     assert_eq!(fs::read(k.at.join("mapped")).unwrap(), vec![b'a'; 8192]);
     assert_eq!(fs::read(k.at.join("appended")).unwrap(), all);
     assert!(!k.at.join("unlinked").exists());
+}
+
+/// Writes, maps, truncates, punches and reads beside a plain file in memory-backed storage; then the kernel reads what is there.
+#[test]
+fn data_is_right_in_each_cache_mode() {
+    const MOST: u64 = 1 << 20;
+    for (seed, mode) in ["none", "writethrough", "writeback"].into_iter().enumerate() {
+        let p = Place::new(&format!("data-{mode}"));
+        p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=400m", "v.img"]);
+        let s = p.serve("v.img", &format!("cache={mode},memory=16m"));
+        let mut model: Vec<u8> = Vec::new();
+        let c = Chance::seeded(seed as u64);
+        let f = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(s.at.join("f")).unwrap();
+        for n in 0..1500 {
+            let (at, len) = (c.below(MOST), 1 + c.below(if n % 5 == 0 { 200_000 } else { 9000 }));
+            let end = (at + len).min(MOST);
+            let fill = vec![n as u8; (end - at) as usize];
+            let grown = |m: &mut Vec<u8>| m.resize(m.len().max(end as usize), 0);
+            match c.below(10) {
+                0 => {
+                    f.set_len(at).unwrap();
+                    model.resize(at as usize, 0);
+                }
+                1 => {
+                    use rustix::fs::FallocateFlags as F;
+                    rustix::fs::fallocate(&f, F::PUNCH_HOLE | F::KEEP_SIZE, at, len).unwrap();
+                    let (a, b) = (model.len().min(at as usize), model.len().min((at + len) as usize));
+                    model[a..b].fill(0);
+                }
+                // Through a map, within the file.
+                2 if end <= model.len() as u64 => {
+                    let what = format!("mmap -rw 0 {}", model.len());
+                    let how = format!("mwrite -S {} {at} {}", n as u8, end - at);
+                    must("xfs_io", &["-c", &what, "-c", &how, "-c", "munmap", &s.path("f")]);
+                    model[at as usize..end as usize].copy_from_slice(&fill);
+                }
+                3 if n % 7 == 0 => f.sync_all().unwrap(),
+                4..7 => {
+                    let mut buf = vec![1; (end - at) as usize];
+                    let got = f.read_at(&mut buf, at).unwrap();
+                    let good = model.get(at as usize..(at as usize + got)).unwrap_or_default();
+                    assert!(buf[..got] == *good && (at as usize + got == model.len().max(at as usize) || got == buf.len()), "{mode} {n}");
+                }
+                _ => {
+                    f.write_all_at(&fill, at).unwrap();
+                    grown(&mut model);
+                    model[at as usize..end as usize].copy_from_slice(&fill);
+                }
+            }
+            assert_eq!(f.metadata().unwrap().len(), model.len() as u64);
+        }
+        drop(f);
+        s.unmount();
+        p.is_sound("v.img");
+        let k = p.kernel("v.img", "loop,ro");
+        assert!(fs::read(k.at.join("f")).unwrap() == model, "{mode}");
+    }
+}
+
+/// Writes of half a MiB beside readers, on a mount without the kernel's cache. Returns how many readers saw half a write.
+fn torn_requests(lock: &str) -> u64 {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+    const LEN: usize = 512 << 10;
+    // Over a border of two folios: each of them is written under a lock of its own.
+    const AT: u64 = (2 << 20) - (LEN as u64) / 2;
+    let p = Place::new(&format!("atomic-{lock}"));
+    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=400m", "v.img"]);
+    let s = p.serve("v.img", &format!("cache=none,threads=4,io_lock={lock}"));
+    let path = s.at.join("f");
+    fs::write(&path, vec![0; AT as usize + LEN]).unwrap();
+    let (stop, torn) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|t| {
+        for _ in 0..2 {
+            t.spawn(|| {
+                let f = File::open(&path).unwrap();
+                let mut buf = vec![0; LEN];
+                while !stop.load(Relaxed) {
+                    f.read_exact_at(&mut buf, AT).unwrap();
+                    torn.fetch_add(u64::from(buf.iter().any(|b| *b != buf[0])), Relaxed);
+                }
+            });
+        }
+        let f = OpenOptions::new().write(true).open(&path).unwrap();
+        (0..2000u32).for_each(|n| f.write_all_at(&vec![n as u8; LEN], AT).unwrap());
+        stop.store(true, Relaxed);
+    });
+    s.unmount();
+    torn.into_inner()
+}
+
+#[test]
+fn requests_are_atomic_to_each_other_without_the_kernel_s_cache() {
+    assert_eq!(torn_requests("range"), 0);
+    assert_eq!(torn_requests("shared"), 0);
+    // The checker can fail.
+    assert!((0..10).any(|_| torn_requests("exclusive") > 0));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The requests.
 
+use crate::CacheMode;
 use crate::attributes::{entry_kind, file_attr, split_dev, timestamp};
 use crate::pool::Pool;
 use fuser::{
@@ -31,6 +32,7 @@ pub struct Front {
     fs: Arc<Fs>,
     root: u64,
     blksize: u32,
+    cache: CacheMode,
     waiting: Pool,
 }
 
@@ -39,9 +41,17 @@ fn errno(e: &Error) -> Errno {
 }
 
 impl Front {
-    /// Serves `fs`.
-    pub fn new(fs: Arc<Fs>) -> Front {
-        Front { root: fs.root(), blksize: fs.statfs().block_size, fs, waiting: Pool::default() }
+    /// Serves `fs`, whose data is cached there.
+    pub fn new(fs: Arc<Fs>, cache: CacheMode) -> Front {
+        Front { root: fs.root(), blksize: fs.statfs().block_size, fs, cache, waiting: Pool::default() }
+    }
+
+    /// What the kernel is told of an open file. Of one whose data it does not cache it may send several writes at once.
+    fn open_flags(&self) -> FopenFlags {
+        match self.cache {
+            CacheMode::None => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
+            CacheMode::Writethrough | CacheMode::Writeback => FopenFlags::FOPEN_KEEP_CACHE,
+        }
     }
 
     fn ino(&self, node: INodeNo) -> u64 {
@@ -117,7 +127,6 @@ impl Filesystem for Front {
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_NO_OPEN_SUPPORT,
             InitFlags::FUSE_NO_OPENDIR_SUPPORT,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_POSIX_ACL,
@@ -126,6 +135,17 @@ impl Filesystem for Front {
         ] {
             // An older kernel lacks some; it works without.
             let _ = config.add_capabilities(f);
+        }
+        match self.cache {
+            // Files that are mapped are cached while they are; so much is allowed.
+            CacheMode::None => drop(config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)),
+            CacheMode::Writethrough => drop(config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT)),
+            CacheMode::Writeback => {
+                let _ = config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT);
+                if config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).is_err() {
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel has no write-back cache for FUSE"));
+                }
+            }
         }
         let _ = config.set_max_write(MAX_WRITE);
         if let Err(most) = config.set_max_readahead(MAX_WRITE) {
@@ -262,8 +282,24 @@ impl Filesystem for Front {
     }
 
     fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        // An open file needs nothing here: the kernel's hold on the inode keeps it. This answer is remembered.
-        reply.error(Errno::ENOSYS);
+        // An open file needs nothing here: the kernel's hold on the inode keeps it. That it need not ask is remembered.
+        match self.cache {
+            CacheMode::None => reply.opened(FileHandle(0), self.open_flags()),
+            CacheMode::Writethrough | CacheMode::Writeback => reply.error(Errno::ENOSYS),
+        }
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
     }
 
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -427,7 +463,7 @@ impl Filesystem for Front {
         let made = self.fs.create(self.ino(parent), name.as_bytes(), m);
         match self.held(made) {
             Ok(s) => {
-                reply.created(&TTL, &self.attr(&s), Generation(u64::from(s.generation)), FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+                reply.created(&TTL, &self.attr(&s), Generation(u64::from(s.generation)), FileHandle(0), self.open_flags());
             }
             Err(e) => reply.error(errno(&e)),
         }

@@ -17,6 +17,37 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use uxfs::Fs;
 
+/// Where file data is cached, once. The volume is opened to match: see [`CacheMode::is_ours`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheMode {
+    /// By the engine: each read and write is one request or several of up to 1 MiB, each of them atomic to others.
+    None,
+    /// By the kernel, which passes each write on before it returns.
+    #[default]
+    Writethrough,
+    /// By the kernel, which writes back when it likes, or is told to.
+    Writeback,
+}
+
+impl CacheMode {
+    /// All of them, with their names.
+    const NAMES: [(&'static str, CacheMode); 3] =
+        [("none", CacheMode::None), ("writethrough", CacheMode::Writethrough), ("writeback", CacheMode::Writeback)];
+
+    /// True if the engine's own cache is the only one.
+    pub fn is_ours(self) -> bool {
+        self == CacheMode::None
+    }
+}
+
+impl std::str::FromStr for CacheMode {
+    type Err = String;
+    fn from_str(s: &str) -> Result<CacheMode, String> {
+        let found = Self::NAMES.into_iter().find(|m| m.0 == s);
+        found.map(|m| m.1).ok_or_else(|| format!("{s} is none of none, writethrough, writeback"))
+    }
+}
+
 /// How a volume is mounted.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -30,6 +61,8 @@ pub struct Options {
     pub default_permissions: bool,
     /// What `mount` and `df` show as the source.
     pub fsname: String,
+    /// Where file data is cached.
+    pub cache: CacheMode,
     /// Receiving threads; 0 for one a CPU.
     pub threads: usize,
     /// Device files work.
@@ -48,6 +81,7 @@ impl Default for Options {
             allow_root: false,
             default_permissions: true,
             fsname: "uxfs".into(),
+            cache: CacheMode::default(),
             threads: 0,
             dev: false,
             suid: false,
@@ -106,7 +140,7 @@ pub fn mount(fs: Arc<Fs>, dir: &Path, o: &Options) -> io::Result<Mounted> {
         // fusermount3 opens it as the user, too.
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "/dev/fuse is closed to this user; as root: chmod 666 /dev/fuse"));
     }
-    let mut session = Session::new(front::Front::new(fs), dir, &config)?;
+    let mut session = Session::new(front::Front::new(fs, o.cache), dir, &config)?;
     let unmounter = Unmounter(session.unmount_callable());
     let session = std::thread::Builder::new().name("uxfs-fuse".into()).spawn(move || session.run())?;
     Ok(Mounted { session, unmounter })
