@@ -2,7 +2,7 @@
 
 use crate::model::Model;
 use crate::ops::{Made, Op, value};
-use uxfs::{Allocate, AttrName, Fs, Make, Rename, SetAttr, SetMode};
+use uxfs::{Allocate, AttrName, Fs, IoMode, Make, Rename, SetAttr, SetMode};
 
 /// A file system under a workload.
 pub trait Subject: Sync {
@@ -45,7 +45,11 @@ impl Subject for Fs {
             Op::SetAttr { id, name, len } => self.set_attr(ino(id), attr(name), &value(*len), SetMode::Any),
             Op::RemoveAttr { id, name } => self.remove_attr(ino(id), attr(name)),
             Op::Chmod { id, mode } => self.setattr(ino(id), SetAttr { mode: Some(*mode), ..SetAttr::default() }).map(drop),
-            Op::Write { id, at, len, fill } => self.write(ino(id), *at, &vec![*fill; *len as usize], false),
+            // Some go past the cache: that promises nothing else.
+            Op::Write { id, at, len, fill } => {
+                let mode = if fill % 5 == 0 { IoMode::Direct } else { IoMode::Buffered };
+                self.write_with(ino(id), *at, &vec![*fill; *len as usize], false, mode)
+            }
             Op::Clone { from, to, at, len } => self.clone_range((ino(from), *at), (ino(to), *at), *len),
             Op::Zero { id, at, len, hole } => {
                 self.fallocate(ino(id), if *hole { Allocate::Punch } else { Allocate::Zero { keep_size: true } }, *at, *len)

@@ -10,6 +10,7 @@
 
 mod allocate;
 mod clone;
+mod direct;
 mod exchange;
 mod flusher;
 mod iolock;
@@ -22,6 +23,7 @@ mod writeback;
 
 pub use allocate::{Allocate, allocate};
 pub use clone::{Place, share};
+pub use direct::{read_direct, write_direct};
 pub use exchange::{exchange, finish_exchange};
 pub use flusher::Why;
 pub use iolock::IoLock;
@@ -123,6 +125,16 @@ struct Dirty {
     files: BTreeMap<u64, Arc<Inode>>,
     /// May name files that are clean by now.
     order: VecDeque<u64>,
+}
+
+/// How data is read or written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoMode {
+    /// Through the cache.
+    #[default]
+    Buffered,
+    /// Past it: what is written is on the device when the call returns, though not yet durable.
+    Direct,
 }
 
 /// How the data of files is cached and locked.

@@ -8,7 +8,7 @@ pub use flags::{FileFlags, xflag};
 use crate::attr::{self, AttrName, SetMode};
 use crate::dir::{self, Entry};
 use crate::error::{Error, Result};
-use crate::file::{self, Allocate, Seek, Why};
+use crate::file::{self, Allocate, IoMode, Seek, Why};
 use crate::inode::{Inode, Which};
 use crate::mount::{Devices, Mount, Options};
 use crate::namespace::{NewInode, Rename};
@@ -486,8 +486,20 @@ impl Fs {
     /// # Errors
     /// The device's; the file is corrupt.
     pub fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_with(ino, offset, buf, IoMode::Buffered)
+    }
+
+    /// The same, as `mode` says.
+    ///
+    /// # Errors
+    /// As [`Fs::read`].
+    pub fn read_with(&self, ino: u64, offset: u64, buf: &mut [u8], mode: IoMode) -> Result<usize> {
         let _open = self.enter()?;
-        file::read(&self.mount.names.files, &self.regular(ino)?, offset, buf)
+        let (files, i) = (&self.mount.names.files, self.regular(ino)?);
+        match mode {
+            IoMode::Buffered => file::read(files, &i, offset, buf),
+            IoMode::Direct => file::read_direct(files, &i, offset, buf),
+        }
     }
 
     /// Writes at `offset`, or at the end if `append`.
@@ -495,15 +507,26 @@ impl Fs {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`].
     pub fn write(&self, ino: u64, offset: u64, data: &[u8], append: bool) -> Result<()> {
+        self.write_with(ino, offset, data, append, IoMode::Buffered)
+    }
+
+    /// The same, as `mode` says.
+    ///
+    /// # Errors
+    /// As [`Fs::write`].
+    pub fn write_with(&self, ino: u64, offset: u64, data: &[u8], append: bool, mode: IoMode) -> Result<()> {
         let _open = self.enter()?;
-        let i = self.regular(ino)?;
+        let (files, i) = (&self.mount.names.files, self.regular(ino)?);
         i.check_mutable()?;
-        if !append && offset < file::size(&self.mount.names.files, &i) {
+        if !append && offset < file::size(files, &i) {
             i.check_removable()?;
         }
-        self.with_retry(|| file::write(&self.mount.names.files, &i, offset, data, append))?;
+        self.with_retry(|| match mode {
+            IoMode::Buffered => file::write(files, &i, offset, data, append),
+            IoMode::Direct => file::write_direct(files, &i, offset, data, append),
+        })?;
         if i.data().core.flags & inode_flag::SYNC != 0 {
-            return file::fsync(&self.mount.names.files, &i);
+            return file::fsync(files, &i);
         }
         Ok(())
     }

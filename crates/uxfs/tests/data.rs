@@ -3,11 +3,16 @@
 mod common;
 
 use common::*;
-use uxfs::{Allocate, Fs, Seek, SetAttr};
+use uxfs::{Allocate, Fs, IoMode, Seek, SetAttr};
 use uxfs_sync::Chance;
 
 /// Longest file of the exerciser.
 const MOST: u64 = 3 << 20;
+
+/// Mostly through the cache, at times past it.
+fn mode(c: &Chance) -> IoMode {
+    if c.below(3) == 0 { IoMode::Direct } else { IoMode::Buffered }
+}
 
 struct File {
     ino: u64,
@@ -35,7 +40,7 @@ impl File {
         match c.below(15) {
             0..4 if off < end => {
                 let data: Vec<u8> = (off..end).map(|i| (i ^ (i >> 8) ^ c.next_u64()) as u8).collect();
-                fs.write(self.ino, off, &data, false).unwrap();
+                fs.write_with(self.ino, off, &data, false, mode(c)).unwrap();
                 self.fit(end);
                 self.model[off as usize..end as usize].copy_from_slice(&data);
                 "write"
@@ -106,10 +111,10 @@ impl File {
         }
     }
 
-    fn compare(&self, fs: &Fs, what: &str) {
+    fn compare(&self, fs: &Fs, what: &str, mode: IoMode) {
         assert_eq!(fs.stat(self.ino).unwrap().size, self.model.len() as u64, "size after {what}");
         let mut data = vec![1; self.model.len() + 100];
-        let n = fs.read(self.ino, 0, &mut data).unwrap();
+        let n = fs.read_with(self.ino, 0, &mut data, mode).unwrap();
         assert_eq!(n, self.model.len());
         if let Some(at) = (0..n).find(|i| data[*i] != self.model[*i]) {
             panic!("byte {at} is {} after {what}, not {}", data[at], self.model[at]);
@@ -127,12 +132,12 @@ fn exercise(img: &Image, steps: u64, seed: u64) {
         let what = f.step(&fs, &c, bs);
         *counts.entry(what).or_default() += 1;
         if i % 7 == 0 {
-            f.compare(&fs, what);
+            f.compare(&fs, what, mode(&c));
         }
         if i % 150 == 149 {
             fs.unmount().unwrap();
             fs = img.open();
-            f.compare(&fs, "mounting again");
+            f.compare(&fs, "mounting again", mode(&c));
         }
     }
     assert!(counts.len() == 12 && counts.values().all(|n| *n >= 5), "not everything was done: {counts:?}");

@@ -89,6 +89,17 @@ impl FileLock {
         }
     }
 
+    /// Waits until whole blocks may be written past the cache; `uncached` says whether memory holds none of them.
+    pub fn write_direct(&self, bytes: Range<u64>, uncached: impl Fn() -> bool) -> FileGuard<'_> {
+        if self.how == IoLock::Shared {
+            let shared = self.shared();
+            if uncached() {
+                return FileGuard { _shared: Some(shared), ..FileGuard::none() };
+            }
+        }
+        self.write(bytes)
+    }
+
     /// Waits until nobody else reads or writes: for what changes which blocks a file has, or its size downwards.
     pub fn all(&self) -> FileGuard<'_> {
         let mut guard = FileGuard::none();

@@ -15,6 +15,9 @@ const FIRST_AHEAD: u64 = 128 << 10;
 /// Bytes that are read ahead at most.
 const MOST_AHEAD: u64 = 2 << 20;
 
+/// Bytes that are copied at a time.
+const COPIED: usize = 256 << 10;
+
 /// How far a file was read ahead, in blocks: a read that begins there follows what came before.
 #[derive(Default)]
 pub struct Ahead {
@@ -42,6 +45,17 @@ impl Ahead {
 /// The device's; the file's extents are corrupt.
 pub fn read(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let st = files.state(inode);
+    locked(inode, &st, offset, buf, |part| read_under_lock(inode, &st, offset, part))
+}
+
+/// Waits for the lock of what there is to read, and lets `fill` read it.
+pub(super) fn locked(
+    inode: &Inode,
+    st: &FileState,
+    offset: u64,
+    buf: &mut [u8],
+    fill: impl FnOnce(&mut [u8]) -> Result<()>,
+) -> Result<usize> {
     let bs = u64::from(inode.vol.geo.blocksize);
     let end = offset.saturating_add(buf.len() as u64);
     loop {
@@ -57,7 +71,7 @@ pub fn read(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &mut [u8])
             continue;
         }
         let n = to.saturating_sub(offset) as usize;
-        read_under_lock(inode, &st, offset, &mut buf[..n])?;
+        fill(&mut buf[..n])?;
         return Ok(n);
     }
 }
@@ -65,6 +79,11 @@ pub fn read(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &mut [u8])
 /// As [`read`], for whoever has the lock already.
 pub(super) fn read_under_lock(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8]) -> Result<()> {
     let bs = u64::from(inode.vol.geo.blocksize);
+    // What is being copied cannot be dropped meanwhile: a part at a time.
+    if st.files.cfg.keep && buf.len() > COPIED {
+        let parts = buf.chunks_mut(COPIED).enumerate();
+        return parts.into_iter().try_for_each(|(n, part)| read_under_lock(inode, st, offset + (n * COPIED) as u64, part));
+    }
     let end = offset + buf.len() as u64;
     let mut at = offset;
     // First the pages that are there, then the rest: a page that was not there is as the device has it.
@@ -84,7 +103,7 @@ pub(super) fn read_under_lock(inode: &Arc<Inode>, st: &FileState, offset: u64, b
 }
 
 /// The extents that hold data in blocks `first..end`.
-fn written(inode: &Arc<Inode>, first: u64, end: u64) -> Result<Vec<Extent>> {
+pub(super) fn written(inode: &Arc<Inode>, first: u64, end: u64) -> Result<Vec<Extent>> {
     let _i = inode.lock_shared();
     map::load(inode, Which::Data)?;
     let d = inode.data();
@@ -97,15 +116,23 @@ fn place(inode: &Inode, e: &Extent, block: u64) -> u64 {
     inode.vol.geo.fsb_daddr(e.at(block)).0 * 512
 }
 
-/// Reads what no page holds: holes and unwritten extents are zeros.
+/// Reads what no page holds.
 fn read_missing(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8]) -> Result<()> {
-    let bs = u64::from(inode.vol.geo.blocksize);
-    let end = offset + buf.len() as u64;
     // Where memory is short, what is read goes to who asked and nowhere else.
     if st.files.cfg.keep
         && let Some(_room) = st.files.memory.try_room(buf.len() + MOST_AHEAD as usize)
     {
         return read_kept(inode, st, offset, buf);
+    }
+    read_device(inode, offset, buf)
+}
+
+/// Reads what the device has: holes and unwritten extents are zeros.
+pub(super) fn read_device(inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<()> {
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let end = offset + buf.len() as u64;
+    if buf.is_empty() {
+        return Ok(());
     }
     buf.fill(0);
     for e in written(inode, offset / bs, end.div_ceil(bs))? {
@@ -117,7 +144,7 @@ fn read_missing(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8])
     Ok(())
 }
 
-/// The same, in whole blocks that become pages, and some of those that follow.
+/// Reads in whole blocks that become pages, and some of those that follow.
 fn read_kept(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8]) -> Result<()> {
     let bs = u64::from(inode.vol.geo.blocksize);
     let (first, end) = (offset / bs, (offset + buf.len() as u64).div_ceil(bs));

@@ -1,5 +1,6 @@
 //! Writing into the cache: blocks are promised, pages put in place, the device is not touched but for what a write changes in part.
 
+use super::iolock::FileGuard;
 use super::pages::{FOLIO, Need};
 use super::read::read_under_lock;
 use super::writeback::write_back;
@@ -23,6 +24,24 @@ fn plan(st: &FileState, offset: u64, len: u64, append: bool, bs: u64) -> Result<
     Ok((at, if end > size || append { floor(at.min(size))..u64::MAX } else { floor(at)..end.next_multiple_of(bs) }))
 }
 
+/// Waits for the lock of what is to be written, past the cache if `direct`; says where that is.
+pub(super) fn to_write(st: &FileState, offset: u64, len: u64, append: bool, bs: u64, direct: bool) -> Result<(u64, FileGuard<'_>)> {
+    loop {
+        let (at, range) = plan(st, offset, len, append, bs)?;
+        // Beside others only where nothing but whole blocks changes, and nothing in memory.
+        let plain = direct && range.end < u64::MAX && (at | len).is_multiple_of(bs);
+        let io = match plain {
+            true => st.lock.write_direct(range.clone(), || st.pages.find(range.start / bs, range.end / bs).is_empty()),
+            false => st.lock.write(range.clone()),
+        };
+        // The size may have changed before the lock was there.
+        let (at, needed) = plan(st, offset, len, append, bs)?;
+        if range.start <= needed.start && needed.end <= range.end {
+            return Ok((at, io));
+        }
+    }
+}
+
 /// Writes `buf` at `offset`, or at the end if `append`. Returns where it went.
 ///
 /// # Locks
@@ -39,15 +58,7 @@ pub fn write(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], ap
     // In this order: no more than has room gets by the limit of what may be dirty at once.
     let _room = files.memory.room(buf.len() + 2 * bs as usize);
     files.throttle(inode, len.div_ceil(bs) as usize)?;
-    let (at, _io) = loop {
-        let (_, range) = plan(&st, offset, len, append, bs)?;
-        let io = st.lock.write(range.clone());
-        // The size may have changed before the lock was there.
-        let (at, needed) = plan(&st, offset, len, append, bs)?;
-        if range.start <= needed.start && needed.end <= range.end {
-            break (at, io);
-        }
-    };
+    let (at, _io) = to_write(&st, offset, len, append, bs, false)?;
     if buf.is_empty() {
         return Ok(at);
     }
@@ -60,7 +71,7 @@ pub fn write(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], ap
     res.map(|()| at)
 }
 
-fn put_all(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &[u8]) -> Result<()> {
+pub(super) fn put_all(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &[u8]) -> Result<()> {
     let end = offset + buf.len() as u64;
     let mut at = offset;
     while at < end {

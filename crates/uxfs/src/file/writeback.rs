@@ -53,9 +53,12 @@ pub fn write_back(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64, wh
         at = run.first + run.blocks;
         let r = write_run(inode, &st, &run, why.class());
         st.settle_pages(inode, run.delayed);
-        st.pages.finish_run(run.first, run.blocks, r.is_err() || !files.cfg.keep);
-        files.dirty_pages.fetch_sub(run.blocks as usize, Ordering::AcqRel);
-        files.flusher.note_written(run.blocks, why);
+        let (first, blocks) = (run.first, run.blocks);
+        // Its memory goes before others are told that there is room.
+        drop(run);
+        st.pages.finish_run(first, blocks, r.is_err() || !files.cfg.keep);
+        files.dirty_pages.fetch_sub(blocks as usize, Ordering::AcqRel);
+        files.flusher.note_written(blocks, why);
         if let Err(e) = r {
             st.error.lock().get_or_insert(e.errno());
             res = Err(e);

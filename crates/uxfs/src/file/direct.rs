@@ -1,0 +1,113 @@
+//! Reads and writes that leave nothing in memory, and agree with what is there.
+//!
+//! A read writes back what is dirty in its range first. A write goes in place where the file has blocks of its own there that hold data;
+//! else, and for the parts of blocks at its ends, it goes through pages, which are written back and forgotten before it returns.
+
+use super::read::{read_device, written};
+use super::write::{put_all, to_write};
+use super::writeback::write_back;
+use super::{FileState, Files, Why, drop_pages, touch, zero_tail};
+use crate::error::Result;
+use crate::inode::Inode;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use uxfs_device::{Class, WriteRequest};
+use uxfs_format::extent::Extent;
+use uxfs_format::inode::flag2;
+
+/// As [`read`](super::read()), past the cache.
+///
+/// # Locks
+/// Waits for the file's lock of the blocks that are read, then as write-back.
+///
+/// # Errors
+/// As [`read`](super::read()); those of write-back.
+pub fn read_direct(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let st = files.state(inode);
+    super::read::locked(inode, &st, offset, buf, |part| {
+        let end = offset + part.len() as u64;
+        settle(files, inode, &st, offset..end)?;
+        read_device(inode, offset, part)
+    })
+}
+
+/// Writes back what is dirty in a range of bytes.
+fn settle(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, bytes: Range<u64>) -> Result<()> {
+    let bs = u64::from(inode.vol.geo.blocksize);
+    match st.pages.next_unwritten(bytes.start / bs, bytes.end.div_ceil(bs)) {
+        Some(_) => write_back(files, inode, bytes.start, bytes.end, Why::Sync),
+        None => Ok(()),
+    }
+}
+
+/// As [`write`](super::write()), past the cache. What it wrote is on the device, but not yet durable.
+///
+/// # Locks
+/// As [`write`](super::write()), then as write-back.
+///
+/// # Errors
+/// As [`write`](super::write()); the device's.
+pub fn write_direct(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], append: bool) -> Result<u64> {
+    inode.vol.check_writable()?;
+    let st = files.state(inode);
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let len = buf.len() as u64;
+    let _room = files.memory.room(buf.len() + 2 * bs as usize);
+    files.throttle(inode, len.div_ceil(bs) as usize)?;
+    let (at, _io) = to_write(&st, offset, len, append, bs, true)?;
+    if buf.is_empty() {
+        return Ok(at);
+    }
+    let (end, size) = (at + len, st.size.load(Ordering::Acquire));
+    let whole = at.next_multiple_of(bs)..end - end % bs;
+    let part = |r: Range<u64>| &buf[(r.start - at) as usize..(r.end - at) as usize];
+    let mut res = if at > size { zero_tail(inode, &st, size) } else { Ok(()) };
+    let in_place = if end <= size && !whole.is_empty() { own_blocks(inode, whole.start / bs..whole.end / bs)? } else { None };
+    res = match &in_place {
+        Some(_) => {
+            let ends = [at..whole.start, whole.end..end];
+            res.and_then(|()| ends.into_iter().try_for_each(|r| put_all(files, inode, &st, r.start, part(r))))
+        }
+        None => res.and_then(|()| put_all(files, inode, &st, at, buf)),
+    };
+    touch(inode, &st);
+    files.note_dirty(inode);
+    res?;
+    settle(files, inode, &st, at..end)?;
+    if let Some(extents) = in_place {
+        write_in_place(inode, &extents, whole.start, part(whole.clone()))?;
+    }
+    // After the write: whoever read ahead meanwhile may have seen what was there before.
+    drop_pages(inode, &st, at / bs, end.div_ceil(bs));
+    Ok(at)
+}
+
+/// The extents of a range of blocks, if all of it holds data that is no other file's.
+fn own_blocks(inode: &Arc<Inode>, blocks: Range<u64>) -> Result<Option<Vec<Extent>>> {
+    if inode.data().core.flags2 & flag2::REFLINK != 0 {
+        return Ok(None);
+    }
+    let all = written(inode, blocks.start, blocks.end)?;
+    let mut next = blocks.start;
+    for e in &all {
+        if e.off.0 > next {
+            return Ok(None);
+        }
+        next = e.end();
+    }
+    Ok((next >= blocks.end).then_some(all))
+}
+
+fn write_in_place(inode: &Arc<Inode>, extents: &[Extent], offset: u64, data: &[u8]) -> Result<()> {
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let end = offset + data.len() as u64;
+    let request = |e: &Extent| {
+        let (s, t) = ((e.off.0 * bs).max(offset), (e.end() * bs).min(end));
+        let at = inode.vol.geo.fsb_daddr(e.at(s / bs)).0 * 512;
+        WriteRequest { offset: at, data: &data[(s - offset) as usize..(t - offset) as usize] }
+    };
+    let requests: Vec<_> = extents.iter().map(request).collect();
+    inode.vol.journal.shutdown.check()?;
+    Ok(uxfs_sync::blocking(|| inode.vol.dev.write_many(&requests, Class::Fsync))?)
+}
