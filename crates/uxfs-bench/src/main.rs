@@ -6,6 +6,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 mod beside;
 mod data;
 mod flush;
+mod iolock;
 mod limit;
 mod null;
 mod peers;
@@ -72,6 +73,12 @@ enum What {
         #[arg(long, default_value = "/dev/shm")]
         dir: PathBuf,
     },
+    /// What reads and writes of one file exclude: all variants, in one run
+    IoLock {
+        /// Seconds of each
+        #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: u64,
+    },
     /// One run of it, which says how much memory the process had at most
     #[command(hide = true)]
     Resident { image: PathBuf, limit: CheckpointLimit, memory: usize, creates: u64, threads: u64, log: u64 },
@@ -85,6 +92,7 @@ enum What {
 fn main() -> Result<()> {
     match Args::parse().what {
         What::Peers { dir, parts } => peers::run(&dir, &parts),
+        What::IoLock { seconds } => iolock::run(seconds),
         What::JournalFlush { creates, rounds, factor, cpus, log, presets } => {
             flush::run(&flush::Plan { creates, rounds, factor, cpus, log: log << 20, presets })
         }

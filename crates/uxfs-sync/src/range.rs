@@ -12,7 +12,7 @@
 use crate::explored::atomic::{AtomicU64, Ordering};
 use crate::explored::{Condvar, Mutex, wait};
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// Bytes that have a shard of their own.
 pub const SEGMENT: u64 = 2 << 20;
@@ -32,6 +32,9 @@ const LEN_BITS: u32 = 21;
 const START_AT: u32 = LEN_AT + LEN_BITS;
 const ENDLESS: u64 = (1 << LEN_BITS) - 1;
 
+/// How often a word that is held is looked at before its holder is waited for in the queue.
+const SPINS: u32 = if cfg!(uxfs_shuttle) { 1 } else { 100 };
+
 /// A range as a word, rounded to pages; `None` if it begins too far behind.
 fn pack(start: u64, end: u64, shared: bool) -> Option<u64> {
     let first = start / PAGE;
@@ -47,7 +50,7 @@ fn unpack(word: u64) -> Entry {
         ENDLESS => u64::MAX,
         n => (first + n).saturating_mul(PAGE),
     };
-    Entry { start: first * PAGE, end, shared: word & SHARED != 0, id: 0, granted: true }
+    Entry::holder(first * PAGE, end, word & SHARED != 0)
 }
 
 #[derive(Debug)]
@@ -55,37 +58,39 @@ struct Entry {
     start: u64,
     end: u64,
     shared: bool,
-    /// Tells who waits apart.
-    id: u64,
-    granted: bool,
+    /// What it waits at; `None` once it was granted.
+    wake: Option<Arc<Condvar>>,
 }
 
 impl Entry {
+    fn holder(start: u64, end: u64, shared: bool) -> Entry {
+        Entry { start, end, shared, wake: None }
+    }
+    fn overlaps(&self, start: u64, end: u64) -> bool {
+        self.start < end && start < self.end
+    }
     fn conflicts(&self, o: &Entry) -> bool {
-        self.start < o.end && o.start < self.end && !(self.shared && o.shared)
+        self.overlaps(o.start, o.end) && !(self.shared && o.shared)
     }
 }
 
 /// Who holds and who waits, in the order of their coming.
 #[derive(Debug, Default)]
-struct Queue {
-    entries: Vec<Entry>,
-    next: u64,
-}
+struct Queue(Vec<Entry>);
 
 impl Queue {
-    /// Grants what no earlier entry conflicts with; true if that was something.
-    fn grant(&mut self) -> bool {
-        let mut any = false;
-        for i in 0..self.entries.len() {
-            let (before, rest) = self.entries.split_at_mut(i);
+    /// Grants what no earlier entry conflicts with, and wakes it.
+    fn grant(&mut self) {
+        for i in 0..self.0.len() {
+            let (before, rest) = self.0.split_at_mut(i);
             let e = &mut rest[0];
-            if !e.granted && !before.iter().any(|b| b.conflicts(e)) {
-                e.granted = true;
-                any = true;
+            if e.wake.is_some()
+                && !before.iter().any(|b| b.conflicts(e))
+                && let Some(w) = e.wake.take()
+            {
+                w.notify_all();
             }
         }
-        any
     }
 }
 
@@ -93,16 +98,20 @@ impl Queue {
 struct Shard {
     word: AtomicU64,
     queue: Mutex<Queue>,
-    granted: Condvar,
 }
 
 impl Shard {
     /// Takes a range; true if it is the word's holder, not the queue's.
     fn lock(&self, start: u64, end: u64, shared: bool) -> bool {
-        if let Some(word) = pack(start, end, shared)
-            && self.word.compare_exchange(0, word, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        {
-            return true;
+        if let Some(word) = pack(start, end, shared) {
+            // A holder may be about to go. Nobody who waits is overtaken by that.
+            for _ in 0..SPINS {
+                match self.word.compare_exchange_weak(0, word, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => return true,
+                    Err(w) if w & QUEUED != 0 || !unpack(w).overlaps(start, end) => break,
+                    Err(_) => std::hint::spin_loop(),
+                }
+            }
         }
         self.lock_queued(start, end, shared);
         false
@@ -113,15 +122,17 @@ impl Shard {
         let mut q = self.queue.lock();
         let before = self.word.fetch_or(QUEUED, Ordering::Acquire);
         if before & (QUEUED | HELD) == HELD {
-            q.entries.push(unpack(before));
+            q.0.push(unpack(before));
         }
-        q.next += 1;
-        let id = q.next;
-        q.entries.push(Entry { start, end, shared, id, granted: false });
-        q.grant();
-        // Only its own thread removes it, so it is there.
-        while q.entries.iter().any(|e| e.id == id && !e.granted) {
-            wait(&self.granted, &mut q);
+        let mine = Entry::holder(start, end, shared);
+        if !q.0.iter().any(|e| e.conflicts(&mine)) {
+            return q.0.push(mine);
+        }
+        let wake = Arc::new(Condvar::new());
+        q.0.push(Entry { wake: Some(wake.clone()), ..mine });
+        // Only its own thread removes it, so it is there until it is granted.
+        while q.0.iter().any(|e| e.wake.as_ref().is_some_and(|w| Arc::ptr_eq(w, &wake))) {
+            wait(&wake, &mut q);
         }
     }
 
@@ -137,24 +148,24 @@ impl Shard {
         {
             return;
         }
-        self.unlock_queued(word.map_or(Entry { start, end, shared, id: 0, granted: true }, unpack), in_word);
+        self.unlock_queued(word.map_or(Entry::holder(start, end, shared), unpack), in_word);
     }
 
     #[cold]
     fn unlock_queued(&self, mine: Entry, in_word: bool) {
         let mut q = self.queue.lock();
         // Of several that hold the same, one is as good as another.
-        let same = |e: &Entry| e.granted && (e.start, e.end, e.shared) == (mine.start, mine.end, mine.shared);
-        if let Some(at) = q.entries.iter().position(same) {
-            q.entries.remove(at);
+        let same = |e: &Entry| e.wake.is_none() && (e.start, e.end, e.shared) == (mine.start, mine.end, mine.shared);
+        if let Some(at) = q.0.iter().position(same) {
+            q.0.remove(at);
         }
         if in_word {
             self.word.store(QUEUED, Ordering::Relaxed);
         }
-        if q.entries.is_empty() {
+        if q.0.is_empty() {
             self.word.store(0, Ordering::Release);
-        } else if q.grant() {
-            self.granted.notify_all();
+        } else {
+            q.grant();
         }
     }
 }
@@ -328,7 +339,7 @@ mod tests {
         std::thread::scope(|s| {
             let first = lock.read(0..PAGE);
             let waiting = |n: usize| {
-                while lock.first.queue.lock().entries.iter().filter(|e| !e.granted).count() < n {
+                while lock.first.queue.lock().0.iter().filter(|e| e.wake.is_some()).count() < n {
                     std::thread::yield_now();
                 }
             };

@@ -1,0 +1,158 @@
+//! What reads and writes of one file exclude: all variants on the model of many disks, and the lock by itself.
+
+use crate::peers::file;
+use crate::table::Table;
+use anyhow::Result;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use uxfs::{Fs, IoLock, IoMode, Options};
+use uxfs_device::timed::{HDD_ARRAY, Timed};
+use uxfs_device::{DeviceRef, Memory};
+use uxfs_sync::{Chance, RangeLock, SEGMENT};
+
+/// Threads, bytes of a request, and out of ten requests those that read.
+const THREADS: u64 = 32;
+const REQUEST: usize = 16 << 10;
+const READS: u64 = 6;
+/// Bytes of the file, and of the memory for everything.
+const FILE: u64 = 1 << 30;
+const MEMORY: usize = 64 << 20;
+
+/// Which threads go past the cache.
+#[derive(Clone, Copy)]
+struct Mode(&'static str, fn(u64) -> IoMode);
+
+const MODES: [Mode; 3] = [
+    Mode("buffered", |_| IoMode::Buffered),
+    Mode("direct", |_| IoMode::Direct),
+    Mode("both", |t| if t % 2 == 0 { IoMode::Buffered } else { IoMode::Direct }),
+];
+
+/// What one run came to: reads and writes a second, and the longest of the fastest 99 in 100 reads, in milliseconds.
+struct Rates {
+    reads: f64,
+    writes: f64,
+    p99: f64,
+}
+
+/// A volume with one file in the base, to be opened on a slower device.
+fn volume() -> Result<DeviceRef> {
+    let base: DeviceRef = Arc::new(Memory::new(FILE * 2));
+    uxfs_mkfs::format(&base, &uxfs_mkfs::Options::new(FILE * 2, uxfs_mkfs::UuidGenerator::random()?))?;
+    let fs = Fs::open(base.clone(), Options::default())?;
+    let ino = fs.create(fs.root(), b"file", file())?.ino;
+    let data = vec![1; 1 << 20];
+    for at in (0..FILE).step_by(1 << 20) {
+        fs.write(ino, at, &data, false)?;
+    }
+    fs.unmount()?;
+    Ok(base)
+}
+
+fn load(base: &DeviceRef, lock: IoLock, mode: Mode, seconds: u64) -> Result<Rates> {
+    let dev: DeviceRef = Arc::new(Timed::new(base.clone(), HDD_ARRAY, 1.0));
+    let fs = Fs::open(dev, Options { io_lock: lock, memory: MEMORY, ..Options::default() })?;
+    let ino = fs.lookup(fs.root(), b"file")?.ino;
+    let (stop, reads, writes) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let times = Mutex::new(Vec::new());
+    std::thread::scope(|s| {
+        let jobs: Vec<_> = (0..THREADS)
+            .map(|t| {
+                let (fs, stop, reads, writes, times) = (&fs, &stop, &reads, &writes, &times);
+                s.spawn(move || -> Result<()> {
+                    let (c, mut buf, mut mine) = (Chance::seeded(t), vec![t as u8; REQUEST], Vec::new());
+                    while !stop.load(Ordering::Relaxed) {
+                        let at = c.below(FILE / REQUEST as u64) * REQUEST as u64;
+                        let how = (mode.1)(t);
+                        if c.below(10) < READS {
+                            let begun = Instant::now();
+                            fs.read_with(ino, at, &mut buf, how)?;
+                            mine.push(begun.elapsed());
+                            reads.fetch_add(1, Ordering::Relaxed);
+                        } else {
+                            fs.write_with(ino, at, &buf, false, how)?;
+                            writes.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    times.lock().append(&mut mine);
+                    Ok(())
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_secs(seconds));
+        stop.store(true, Ordering::Relaxed);
+        jobs.into_iter().try_for_each(|j| j.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked"))))
+    })?;
+    fs.unmount()?;
+    let mut times = times.into_inner();
+    times.sort_unstable();
+    let p99 = times.get(times.len() * 99 / 100).map_or(0.0, |t| t.as_secs_f64() * 1e3);
+    let rate = |n: AtomicU64| n.into_inner() as f64 / seconds as f64;
+    Ok(Rates { reads: rate(reads), writes: rate(writes), p99 })
+}
+
+/// One lock that is compared: what a thread takes and gives back, again and again.
+type Pair = Box<dyn Fn(u64) + Sync>;
+
+/// The locks by themselves, each as a thread takes it that has a place of its own (`apart`) or the same as all others.
+fn locks(apart: bool) -> Vec<(&'static str, Pair)> {
+    let (m, w, r) = (Mutex::new(()), RwLock::new(()), RangeLock::default());
+    let place = move |t: u64| if apart { t * SEGMENT } else { 0 };
+    vec![
+        ("parking_lot mutex", Box::new(move |_| drop(m.lock()))),
+        ("parking_lot rwlock, shared", Box::new(move |_| drop(w.read()))),
+        ("range lock", Box::new(move |t| drop(r.write(place(t)..place(t) + 4096)))),
+    ]
+}
+
+/// Pairs a second of `threads` threads together.
+fn pairs(lock: &Pair, threads: u64) -> f64 {
+    const EACH: u64 = 160_000;
+    let begun = Instant::now();
+    std::thread::scope(|s| {
+        for t in 0..threads {
+            s.spawn(move || (0..EACH / threads).for_each(|_| lock(t)));
+        }
+    });
+    EACH as f64 / begun.elapsed().as_secs_f64()
+}
+
+/// Both comparisons.
+///
+/// # Errors
+/// A volume failed.
+pub fn run(seconds: u64) -> Result<()> {
+    let base = volume()?;
+    let mut t = Table::new(
+        "32 threads, 16 KiB, 60 % reads, one file of 40 times the cache, hdd-array; wanted: range within 5 % of direct",
+        &["", "lock", "reads/s", "writes/s", "p99 of reads, ms", "published reads/s, writes/s"],
+    );
+    for mode in MODES {
+        for lock in IoLock::ALL {
+            let r = load(&base, lock, mode, seconds)?;
+            let published = match (mode.0, lock) {
+                ("buffered", IoLock::Exclusive) => "1976, 1319 (ext3)",
+                ("buffered", IoLock::Shared) => "307, 203 (XFS)",
+                ("direct", IoLock::Exclusive) => "1848, 1232 (ext3)",
+                ("direct", IoLock::Shared) => "1954, 1304 (XFS)",
+                _ => "",
+            };
+            let number = |v: f64| format!("{v:.0}");
+            t.row([mode.0.into(), lock.to_string(), number(r.reads), number(r.writes), format!("{:.0}", r.p99), published.into()]);
+        }
+    }
+    drop(t);
+    let mut t = Table::new(
+        "million pairs of lock and unlock a second; wanted: one thread at least a third of the mutex, no fewer with more threads apart",
+        &["", "1 thread", "2 apart", "4 apart", "16 apart", "2 together", "4 together", "16 together"],
+    );
+    for (apart, together) in locks(true).into_iter().zip(locks(false)) {
+        let best = |l: &Pair, n: u64| (0..3).map(|_| pairs(l, n)).fold(0.0, f64::max) / 1e6;
+        let row = [(&apart.1, [1, 2, 4, 16].as_slice()), (&together.1, &[2, 4, 16])];
+        let cells = row.iter().flat_map(|(l, ns)| ns.iter().map(|n| format!("{:.1}", best(l, *n))));
+        t.row(std::iter::once(apart.0.to_string()).chain(cells));
+    }
+    Ok(())
+}
