@@ -7,7 +7,8 @@
 //! 1. A shard's word is 0 (free), one holder, packed, or [`QUEUED`] with or without a holder that came before the queue did.
 //! 2. While `QUEUED` is set, whoever comes goes to the queue; only who holds the queue's lock sets and clears it.
 //! 3. An entry of the queue is granted when no earlier one conflicts with it: nobody is overtaken by who conflicts with it.
-//! 4. There is more than one shard only once somebody who held the first one alone made the others.
+//! 4. Who makes the other shards holds all that lies behind the first segment, in the first shard: whoever took that shard only, for a
+//!    range without an end, has gone, or sees the others.
 
 use crate::explored::atomic::{AtomicU64, Ordering};
 use crate::explored::{Condvar, Mutex, wait};
@@ -216,7 +217,7 @@ impl RangeLock {
     fn lock(&self, range: Range<u64>, shared: bool) -> RangeGuard<'_> {
         let (start, end) = (range.start, range.end.max(range.start.saturating_add(1)));
         let (from, to) = (start / SEGMENT, (end - 1) / SEGMENT);
-        // What begins in the first segment and has no end needs no others: who makes them waits for it.
+        // What begins in the first segment and has no end needs no others: see rule 4.
         let endless = from == 0 && end == u64::MAX;
         if to > 0 && !endless && self.others.get().is_none() {
             self.grow();
@@ -242,7 +243,8 @@ impl RangeLock {
     /// Makes the other shards.
     #[cold]
     fn grow(&self) {
-        let mut guard = RangeGuard { lock: self, start: 0, end: u64::MAX, shared: false, shards: 0, words: 0 };
+        // Nobody who holds the first shard only, and means all that follows, may be there: whoever means less need not be waited for.
+        let mut guard = RangeGuard { lock: self, start: SEGMENT, end: u64::MAX, shared: false, shards: 0, words: 0 };
         guard.take(0);
         self.others.get_or_init(|| (1..SHARDS).map(|_| Apart::default()).collect());
     }

@@ -1,18 +1,40 @@
 //! The page cache: what it keeps, what it may take, who waits for whom.
 
+use parking_lot::{Condvar, Mutex};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use uxfs::{Allocate, Fs, IoLock, IoMode, Make, Options, SetAttr};
+use uxfs::{Allocate, Fs, IoLock, IoMode, Make, Options, Rename, SetAttr};
 use uxfs_device::{Device, DeviceRef, Memory, WriteFlags};
 use uxfs_sync::Chance;
 
 const MIB: u64 = 1 << 20;
+const FILE: Make = Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0), umask: 0 };
 
 /// Counts what is read of a device, which takes a millisecond to write a MiB.
 struct Counting {
     dev: Memory,
     reads: AtomicU64,
     bytes: AtomicU64,
+    /// What touches these bytes waits until they are let go.
+    stalled: Mutex<Range<u64>>,
+    let_go: Condvar,
+    waiting: AtomicU64,
+}
+
+impl Counting {
+    fn stall(&self, bytes: Range<u64>) {
+        *self.stalled.lock() = bytes;
+        self.let_go.notify_all();
+    }
+    fn pass(&self, offset: u64, len: usize) {
+        let mut stalled = self.stalled.lock();
+        while stalled.start < offset + len as u64 && offset < stalled.end {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            self.let_go.wait(&mut stalled);
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
 }
 
 impl Device for Counting {
@@ -20,11 +42,13 @@ impl Device for Counting {
         self.dev.size_bytes()
     }
     fn read(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.pass(offset, buf.len());
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
         self.dev.read(offset, buf)
     }
     fn write(&self, offset: u64, data: &[u8], flags: WriteFlags) -> std::io::Result<()> {
+        self.pass(offset, data.len());
         std::thread::sleep(std::time::Duration::from_micros(data.len() as u64 / 1024));
         self.dev.write(offset, data, flags)
     }
@@ -37,14 +61,16 @@ impl Device for Counting {
 }
 
 fn volume(size: u64, o: Options) -> (Fs, Arc<Counting>) {
-    let dev = Arc::new(Counting { dev: Memory::new(size), reads: AtomicU64::new(0), bytes: AtomicU64::new(0) });
+    let (reads, bytes, waiting) = Default::default();
+    let dev = Memory::new(size);
+    let dev = Arc::new(Counting { dev, reads, bytes, stalled: Mutex::new(0..0), let_go: Condvar::new(), waiting });
     uxfs_mkfs::format(&*dev, &uxfs_mkfs::Options::new(size, [5; 16])).unwrap();
     let r: DeviceRef = dev.clone();
     (Fs::open(r, o).unwrap(), dev)
 }
 
 fn file(fs: &Fs, name: &str) -> u64 {
-    fs.create(fs.root(), name.as_bytes(), Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0), umask: 0 }).unwrap().ino
+    fs.create(fs.root(), name.as_bytes(), FILE).unwrap().ino
 }
 
 fn stat(fs: &Fs, name: &str) -> u64 {
@@ -142,6 +168,66 @@ fn fsync_waits_for_no_other_file() {
     assert_eq!(stat(&fs, "writeback_sync_bytes"), 4096);
     assert_eq!(stat(&fs, "dirty_bytes"), 8 * MIB);
     fs.unmount().unwrap();
+}
+
+/// The device does not answer for one file's blocks, to a read or to a write-back: everybody else goes on, in other groups and, but for
+/// that file's bytes, in the same one.
+#[test]
+fn a_stalled_read_or_write_stops_nobody_else() {
+    for reading in [true, false] {
+        let (fs, dev) = volume(400 * MIB, Options { commit: 0, ..Options::default() });
+        let dirs: Vec<u64> =
+            (0..8).map(|n| fs.create(fs.root(), format!("d{n}").as_bytes(), Make { mode: 0o040_755, ..FILE }).unwrap().ino).collect();
+        let inos: Vec<u64> = dirs.iter().map(|d| fs.create(*d, b"f", FILE).unwrap().ino).collect();
+        inos.iter().for_each(|i| fs.write(*i, 0, &vec![1; 4 * MIB as usize], false).unwrap());
+        fs.sync().unwrap();
+        let group = |n: usize| fs.extents(inos[n]).unwrap()[0].start / (100 * MIB);
+        let others: Vec<usize> = (1..8).filter(|n| group(*n) != group(0)).collect();
+        assert!(others.len() > 2);
+        fs.unmount().unwrap();
+        let r: DeviceRef = dev.clone();
+        let fs = Fs::open(r, Options { commit: 0, ..Options::default() }).unwrap();
+        let e = fs.extents(inos[0]).unwrap()[0];
+        if !reading {
+            fs.write(inos[0], 0, &vec![2; MIB as usize], false).unwrap();
+        }
+        dev.stall(e.start..e.start + MIB);
+        std::thread::scope(|s| {
+            let stuck = s.spawn(|| match reading {
+                true => fs.read(inos[0], 0, &mut [0; 100]).map(drop),
+                false => fs.fsync(inos[0]),
+            });
+            while dev.waiting.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            // It hangs here if anything waits for that.
+            for n in others.clone() {
+                let (d, i) = (dirs[n], inos[n]);
+                let mut buf = vec![0; MIB as usize];
+                fs.read(i, MIB, &mut buf).unwrap();
+                fs.write(i, 5 * MIB, &buf, false).unwrap();
+                fs.fsync(i).unwrap();
+                let new = fs.create(d, b"new", FILE).unwrap().ino;
+                fs.write(new, 0, &[3; 9000], false).unwrap();
+                fs.fsync(new).unwrap();
+                fs.rename(d, b"new", dirs[others[0]], format!("renamed{n}").as_bytes(), Rename::Replace).unwrap();
+                fs.setattr(i, SetAttr { size: Some(100), ..SetAttr::default() }).unwrap();
+                fs.unlink(d, b"f").unwrap();
+            }
+            // The same file elsewhere, and its directory.
+            let mut buf = [0; 4096];
+            assert_eq!(fs.read(inos[0], 3 * MIB, &mut buf).unwrap(), 4096);
+            fs.write(inos[0], 3 * MIB, &buf, false).unwrap();
+            fs.stat(inos[0]).unwrap();
+            fs.create(dirs[0], b"beside", FILE).unwrap();
+            assert!(!stuck.is_finished());
+            dev.stall(0..0);
+            stuck.join().unwrap().unwrap();
+        });
+        fs.unmount().unwrap();
+        let report = uxfs_check::check(&dev.dev).unwrap();
+        assert!(report.is_sound(), "{:?}", report.findings);
+    }
 }
 
 /// What one thread writes and fsyncs has its whole length after a power cut, though another one writes everything back meanwhile.
