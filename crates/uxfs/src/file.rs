@@ -182,6 +182,7 @@ impl Files {
         let mut all = vec![
             ("file_bytes", self.memory.used() as u64),
             ("file_bytes_peak", self.memory.peak() as u64),
+            ("file_folios", self.memory.folios() as u64),
             ("dirty_bytes", self.dirty_pages.load(Ordering::Acquire) as u64 * block),
             ("writers_throttled", self.flusher.throttled.load(Ordering::Relaxed)),
         ];

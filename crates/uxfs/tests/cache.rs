@@ -157,6 +157,35 @@ fn memory_is_bounded_whatever_is_written() {
     fs.unmount().unwrap();
 }
 
+/// Neither holes that are read, nor files that are gone, nor single blocks far from each other cost memory that is not counted.
+#[test]
+fn what_finds_pages_is_bounded_too() {
+    let memory = 16 * MIB as usize;
+    let (fs, _) = volume(400 * MIB, Options { memory, commit: 0, ..Options::default() });
+    let used = || stat(&fs, "file_bytes");
+    let ino = file(&fs, "sparse");
+    fs.setattr(ino, SetAttr { size: Some(1 << 40), ..SetAttr::default() }).unwrap();
+    let mut buf = vec![0; MIB as usize];
+    for at in (0..1 << 40).step_by(1 << 28) {
+        fs.read(ino, at, &mut buf).unwrap();
+    }
+    assert!(used() < 64 << 10, "{} bytes for holes", used());
+    for n in 0..20_000 {
+        let ino = file(&fs, "short-lived");
+        fs.write(ino, 0, &[1; 100], false).unwrap();
+        fs.unlink(fs.root(), b"short-lived").unwrap();
+        assert!(n % 1000 > 0 || (used() < MIB && stat(&fs, "file_folios") < 10_000), "{} bytes for files that are gone", used());
+    }
+    for n in 0..5000 {
+        fs.write(ino, n * 2 * MIB + MIB + 4096, &[1; 4096], false).unwrap();
+    }
+    let (limit, peak) = (memory as u64 / 8 * 3, stat(&fs, "file_bytes_peak"));
+    assert!(peak <= limit + limit / 8, "{peak} bytes of {limit}");
+    fs.setattr(ino, SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+    assert!(used() < 64 << 10, "{} bytes for nothing", used());
+    fs.unmount().unwrap();
+}
+
 /// An fsync writes what is dirty of its own file, and nothing of others.
 #[test]
 fn fsync_waits_for_no_other_file() {

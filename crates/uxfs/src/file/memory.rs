@@ -1,6 +1,6 @@
 //! The memory that file data takes, of all files together.
 //!
-//! Every buffer counts from its making to its end, whoever holds it. Room is made by dropping clean pages, of folios in turn, those
+//! Every buffer counts from its making to its end, whoever holds it, and so does what folios need to find their pages. Room is made by dropping clean pages, of folios in turn, those
 //! that were used lately last. Bytes that are about to be needed are admitted first, a third of the limit at a time.
 
 use super::pages::{FOLIO, Folio};
@@ -13,6 +13,26 @@ use uxfs_sync::explored::{Condvar, wait};
 
 /// Lines of folios, so that threads seldom meet at one.
 const LINES: usize = 8;
+/// Folios in a line before it is looked through for those that are gone.
+const LEAST_LINE: usize = 512;
+
+/// Folios that may be asked for room, the one that was asked longest ago first. Some may be gone.
+#[derive(Default)]
+struct Line {
+    folios: VecDeque<Weak<Folio>>,
+    /// How many were there when it was last looked through.
+    kept: usize,
+}
+
+impl Line {
+    fn push(&mut self, folio: Weak<Folio>) {
+        if self.folios.len() > 2 * self.kept + LEAST_LINE {
+            self.folios.retain(|f| f.strong_count() > 0);
+            self.kept = self.folios.len();
+        }
+        self.folios.push_back(folio);
+    }
+}
 
 /// Bytes of file data, of one block or of many, that never change.
 pub struct Buf {
@@ -29,7 +49,7 @@ impl Buf {
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        self.memory.used.fetch_sub(self.bytes.capacity(), Ordering::AcqRel);
+        self.memory.give_back(self.bytes.capacity());
     }
 }
 
@@ -61,7 +81,7 @@ pub struct Memory {
     turn: Mutex<()>,
     queue: Mutex<()>,
     left: Condvar,
-    lines: [Mutex<VecDeque<Weak<Folio>>>; LINES],
+    lines: [Mutex<Line>; LINES],
     next: AtomicUsize,
 }
 
@@ -76,11 +96,26 @@ impl Memory {
 
     /// Counts bytes that are to be shared.
     pub fn buf(self: &Arc<Self>, bytes: Vec<u8>) -> Arc<Buf> {
-        let used = self.used.fetch_add(bytes.capacity(), Ordering::AcqRel) + bytes.capacity();
+        self.take(bytes.capacity());
+        Arc::new(Buf { bytes, memory: self.clone() })
+    }
+
+    /// Counts memory.
+    pub(super) fn take(&self, bytes: usize) {
+        let used = self.used.fetch_add(bytes, Ordering::AcqRel) + bytes;
         if used > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(used, Ordering::Relaxed);
         }
-        Arc::new(Buf { bytes, memory: self.clone() })
+    }
+
+    /// Counts it no more.
+    pub(super) fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// How many folios stand in line, gone ones among them.
+    pub fn folios(&self) -> usize {
+        self.lines.iter().map(|l| l.lock().folios.len()).sum()
     }
 
     /// Bytes that are held.
@@ -135,7 +170,7 @@ impl Memory {
 
     pub(super) fn list(&self, folio: &Arc<Folio>) {
         let line = self.next.fetch_add(1, Ordering::Relaxed) % LINES;
-        self.lines[line].lock().push_back(Arc::downgrade(folio));
+        self.lines[line].lock().push(Arc::downgrade(folio));
     }
 
     /// Drops clean pages until the limit is kept, somewhat below it. What is dirty stays.
@@ -145,15 +180,15 @@ impl Memory {
         }
         let goal = (self.limit - self.limit / 16).saturating_sub(self.admitted.load(Ordering::Acquire));
         // Each twice: the first look takes the mark of use away.
-        let mut looks: usize = 2 * self.lines.iter().map(|l| l.lock().len()).sum::<usize>();
+        let mut looks = 2 * self.folios();
         while self.used() > goal && looks > 0 {
             looks -= 1;
             let line = &self.lines[self.next.fetch_add(1, Ordering::Relaxed) % LINES];
-            let Some(first) = line.lock().pop_front() else { continue };
+            let Some(first) = line.lock().folios.pop_front() else { continue };
             if let Some(folio) = first.upgrade()
                 && folio.make_room()
             {
-                line.lock().push_back(first);
+                line.lock().push(first);
             }
         }
     }

@@ -11,6 +11,7 @@
 use super::memory::{Buf, Memory};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -28,19 +29,22 @@ struct Page {
     in_flight: bool,
 }
 
+/// Bytes that a folio needs to find one page, at most.
+const ENTRY: usize = 2 * (size_of::<Page>() + size_of::<u16>()) + 16;
+
 #[derive(Default)]
 struct Slots {
-    pages: Vec<Option<Page>>,
+    /// By number in the folio.
+    pages: BTreeMap<u16, Page>,
     /// Counts what would make a page that is being read stale.
     changes: u64,
-    /// Pages that are there.
-    present: usize,
     /// It stands in the line of those that may be asked for room.
     listed: bool,
 }
 
 /// A window of a file.
 pub struct Folio {
+    memory: Arc<Memory>,
     slots: Mutex<Slots>,
     dirty: AtomicUsize,
     /// It was read since somebody last looked for room.
@@ -142,20 +146,21 @@ impl Pages {
         }
         let new = || {
             let (slots, dirty, used) = Default::default();
-            Arc::new(Folio { slots, dirty, used, home: self.me.clone(), number })
+            self.memory.take(size_of::<Folio>());
+            Arc::new(Folio { memory: self.memory.clone(), slots, dirty, used, home: self.me.clone(), number })
         };
         self.folios.write().entry(number).or_insert_with(new).clone()
     }
 
     /// Runs `f` on each folio that there is in `first..end`, with the blocks of it that lie there, counted from the folio's first one.
-    fn each(&self, first: u64, end: u64, mut f: impl FnMut(&Folio, u64, std::ops::Range<usize>)) {
+    fn each(&self, first: u64, end: u64, mut f: impl FnMut(&Folio, u64, Range<u16>)) {
         let n = self.per_folio();
         let mut next = first / n;
-        while next * n < end {
+        while first < end && next * n < end {
             let found = self.folios.read().range(next..).next().map(|(k, v)| (*k, v.clone()));
             let Some((number, folio)) = found.filter(|x| x.0 * n < end) else { return };
             let base = number * n;
-            f(&folio, base, (first.max(base) - base) as usize..(end.min(base.saturating_add(n)) - base) as usize);
+            f(&folio, base, (first.max(base) - base) as u16..(end.min(base.saturating_add(n)) - base) as u16);
             next = number + 1;
         }
     }
@@ -165,12 +170,8 @@ impl Pages {
         let mut out: Vec<Piece> = Vec::new();
         self.each(first, end, |folio, base, range| {
             folio.used.store(true, Ordering::Relaxed);
-            let slots = folio.slots.lock();
-            let to = range.end.min(slots.pages.len());
-            for i in range.start..to {
-                if let Some(p) = &slots.pages[i] {
-                    self.push(&mut out, base + i as u64, p);
-                }
+            for (i, p) in folio.slots.lock().pages.range(range) {
+                self.push(&mut out, base + u64::from(*i), p);
             }
         });
         out
@@ -193,9 +194,8 @@ impl Pages {
     pub fn are_dirty(&self, first: u64, end: u64) -> Vec<bool> {
         let mut out = vec![false; (end - first) as usize];
         self.each(first, end, |folio, base, range| {
-            let slots = folio.slots.lock();
-            for i in range.start..range.end.min(slots.pages.len()) {
-                out[(base + i as u64 - first) as usize] = slots.pages[i].as_ref().is_some_and(|p| p.dirty);
+            for (i, p) in folio.slots.lock().pages.range(range) {
+                out[(base + u64::from(*i) - first) as usize] = p.dirty;
             }
         });
         out
@@ -208,14 +208,11 @@ impl Pages {
         let mut done = Installed::default();
         let mut slots = folio.slots.lock();
         slots.changes += 1;
-        let start = (first % n) as usize;
-        slots.fit(start + needs.len());
-        for (i, need) in needs.iter().enumerate() {
-            if *need == Need::Done {
-                continue;
-            }
-            let slot = &mut slots.pages[start + i];
-            let (was_dirty, had, in_flight) = slot.as_ref().map_or((false, false, false), |p| (p.dirty, p.delayed, p.in_flight));
+        let start = (first % n) as u16;
+        let before = slots.pages.len();
+        for (i, need) in needs.iter().enumerate().filter(|x| *x.1 != Need::Done) {
+            let slot = slots.pages.get(&(start + i as u16));
+            let (was_dirty, had, in_flight) = slot.map_or((false, false, false), |p| (p.dirty, p.delayed, p.in_flight));
             if *need == Need::WasDirty && !was_dirty {
                 done.undecided.push(first + i as u64);
                 continue;
@@ -223,18 +220,18 @@ impl Pages {
             let promised = *need == Need::Promised;
             done.spare += u64::from(promised && had);
             done.newly_dirty += usize::from(!was_dirty);
-            let was_there = slot.is_some();
             let at = (i * self.block) as u32;
-            *slot = Some(Page { buf: buf.clone(), at, dirty: true, delayed: promised || had, in_flight });
-            slots.present += usize::from(!was_there);
+            let page = Page { buf: buf.clone(), at, dirty: true, delayed: promised || had, in_flight };
+            slots.pages.insert(start + i as u16, page);
         }
+        self.memory.take((slots.pages.len() - before) * ENTRY);
         folio.dirty.fetch_add(done.newly_dirty, Ordering::AcqRel);
         self.list(&folio, &mut slots);
         done
     }
 
     fn list(&self, folio: &Arc<Folio>, slots: &mut Slots) {
-        if slots.present > 0 && !slots.listed {
+        if !slots.pages.is_empty() && !slots.listed {
             slots.listed = true;
             self.memory.list(folio);
         }
@@ -249,20 +246,19 @@ impl Pages {
 
     /// Keeps what was read: blocks from `first` on, all of the ticket's folio. What is there already stays.
     pub fn keep(&self, ticket: &Ticket, first: u64, buf: &Arc<Buf>) {
-        let start = (first % self.per_folio()) as usize;
+        let start = (first % self.per_folio()) as u16;
         let blocks = buf.bytes().len() / self.block;
         let mut slots = ticket.folio.slots.lock();
         if slots.changes != ticket.changes {
             return;
         }
-        slots.fit(start + blocks);
+        let before = slots.pages.len();
         for i in 0..blocks {
-            if slots.pages[start + i].is_none() {
-                let at = (i * self.block) as u32;
-                slots.pages[start + i] = Some(Page { buf: buf.clone(), at, dirty: false, delayed: false, in_flight: false });
-                slots.present += 1;
-            }
+            let at = (i * self.block) as u32;
+            let page = || Page { buf: buf.clone(), at, dirty: false, delayed: false, in_flight: false };
+            slots.pages.entry(start + i as u16).or_insert_with(page);
         }
+        self.memory.take((slots.pages.len() - before) * ENTRY);
         self.list(&ticket.folio, &mut slots);
     }
 
@@ -271,7 +267,7 @@ impl Pages {
         let mut run = Run { first: from, blocks: 0, pieces: Vec::new(), delayed: 0 };
         let n = self.per_folio();
         let mut next = from / n;
-        while next * n < end && run.blocks < most {
+        while from < end && next * n < end && run.blocks < most {
             // A run goes on only in the very next folio.
             let last = if run.blocks > 0 { next + 1 } else { u64::MAX };
             let dirty = |f: &Folio| f.dirty.load(Ordering::Acquire) > 0;
@@ -279,23 +275,23 @@ impl Pages {
             let Some((number, folio)) = found.filter(|x| x.0 * n < end) else { break };
             let base = number * n;
             let mut slots = folio.slots.lock();
-            let to = slots.pages.len().min((end - base).min(n) as usize);
             let before = run.blocks;
-            for i in from.saturating_sub(base) as usize..to {
-                match &mut slots.pages[i] {
-                    Some(p) if p.dirty && run.blocks < most => {
-                        let block = base + i as u64;
-                        if run.blocks == 0 {
-                            run.first = block;
-                        }
-                        run.blocks += 1;
-                        run.delayed += u64::from(p.delayed);
-                        (p.dirty, p.delayed, p.in_flight) = (false, false, true);
-                        self.push(&mut run.pieces, block, p);
+            for (i, p) in slots.pages.range_mut(from.saturating_sub(base) as u16..(end - base).min(n) as u16) {
+                let block = base + u64::from(*i);
+                let follows = run.blocks == 0 || run.first + run.blocks == block;
+                if !p.dirty || !follows || run.blocks == most {
+                    if run.blocks > 0 {
+                        break;
                     }
-                    _ if run.blocks > 0 => break,
-                    _ => {}
+                    continue;
                 }
+                if run.blocks == 0 {
+                    run.first = block;
+                }
+                run.blocks += 1;
+                run.delayed += u64::from(p.delayed);
+                (p.dirty, p.delayed, p.in_flight) = (false, false, true);
+                self.push(&mut run.pieces, block, p);
             }
             drop(slots);
             folio.dirty.fetch_sub((run.blocks - before) as usize, Ordering::AcqRel);
@@ -311,16 +307,10 @@ impl Pages {
     pub fn finish_run(&self, first: u64, blocks: u64, drop: bool) {
         self.each(first, first + blocks, |folio, _, range| {
             let mut slots = folio.slots.lock();
-            let mut gone = 0;
-            for i in range.start..range.end.min(slots.pages.len()) {
-                let Some(p) = &mut slots.pages[i] else { continue };
-                p.in_flight = false;
-                if drop && !p.dirty {
-                    slots.pages[i] = None;
-                    gone += 1;
-                }
+            slots.pages.range_mut(range.clone()).for_each(|(_, p)| p.in_flight = false);
+            if drop {
+                slots.remove(range, &self.memory, |p| !p.dirty);
             }
-            slots.lost(gone);
         });
     }
 
@@ -330,19 +320,29 @@ impl Pages {
         self.each(first, end, |folio, _, range| {
             let mut slots = folio.slots.lock();
             slots.changes += 1;
-            let (mut gone, mut were_dirty) = (0, 0);
-            for i in range.start..range.end.min(slots.pages.len()) {
-                if let Some(p) = slots.pages[i].take() {
-                    gone += 1;
-                    were_dirty += usize::from(p.dirty);
-                    delayed += u64::from(p.delayed);
-                }
-            }
-            slots.lost(gone);
+            let mut were_dirty = 0;
+            slots.remove(range, &self.memory, |p| {
+                were_dirty += usize::from(p.dirty);
+                delayed += u64::from(p.delayed);
+                true
+            });
             folio.dirty.fetch_sub(were_dirty, Ordering::AcqRel);
             dirty += were_dirty;
         });
+        self.drop_empty(first, end);
         (dirty, delayed)
+    }
+
+    /// Drops folios that hold nothing, but for those that somebody is about to fill.
+    fn drop_empty(&self, first: u64, end: u64) {
+        let n = self.per_folio();
+        let mut folios = self.folios.write();
+        let range = first / n..end.div_ceil(n);
+        let is_idle = |f: &Arc<Folio>| Arc::strong_count(f) == 1 && f.slots.lock().pages.is_empty();
+        let idle: Vec<u64> = folios.range(range).filter(|x| is_idle(x.1)).map(|x| *x.0).collect();
+        for number in idle {
+            folios.remove(&number);
+        }
     }
 
     /// The next block of `first..end` that the device does not have as it is.
@@ -353,9 +353,7 @@ impl Pages {
                 return;
             }
             let slots = folio.slots.lock();
-            let to = range.end.min(slots.pages.len());
-            let i = (range.start..to).find(|i| slots.pages[*i].as_ref().is_some_and(|p| p.dirty || p.in_flight));
-            found = i.map(|i| base + i as u64);
+            found = slots.pages.range(range).find(|x| x.1.dirty || x.1.in_flight).map(|x| base + u64::from(*x.0));
         });
         found
     }
@@ -367,17 +365,22 @@ impl Pages {
 }
 
 impl Slots {
-    fn fit(&mut self, len: usize) {
-        if self.pages.len() < len {
-            self.pages.resize(len, None);
+    /// Drops pages of a range that `unwanted` chooses.
+    fn remove(&mut self, range: Range<u16>, memory: &Memory, mut unwanted: impl FnMut(&Page) -> bool) {
+        let before = self.pages.len();
+        let gone: Vec<u16> = self.pages.range(range).filter(|x| unwanted(x.1)).map(|x| *x.0).collect();
+        if gone.len() == before {
+            self.pages.clear();
+        } else {
+            gone.iter().for_each(|i| drop(self.pages.remove(i)));
         }
+        memory.give_back(gone.len() * ENTRY);
     }
+}
 
-    fn lost(&mut self, pages: usize) {
-        self.present -= pages;
-        if self.present == 0 {
-            self.pages = Vec::new();
-        }
+impl Drop for Folio {
+    fn drop(&mut self) {
+        self.memory.give_back(size_of::<Folio>() + self.slots.get_mut().pages.len() * ENTRY);
     }
 }
 
@@ -388,15 +391,8 @@ impl Folio {
             return true;
         }
         let mut slots = self.slots.lock();
-        let mut gone = 0;
-        for p in &mut slots.pages {
-            if p.as_ref().is_some_and(|p| !p.dirty && !p.in_flight) {
-                *p = None;
-                gone += 1;
-            }
-        }
-        slots.lost(gone);
-        slots.listed = slots.present > 0;
+        slots.remove(0..u16::MAX, &self.memory, |p| !p.dirty && !p.in_flight);
+        slots.listed = !slots.pages.is_empty();
         if slots.listed {
             return true;
         }
@@ -404,7 +400,7 @@ impl Folio {
         // Whoever else knows it may be about to fill it: then it stays.
         if let Some(home) = self.home.upgrade() {
             let mut folios = home.folios.write();
-            if Arc::strong_count(self) == 2 && self.slots.lock().present == 0 {
+            if Arc::strong_count(self) == 2 && self.slots.lock().pages.is_empty() {
                 folios.remove(&self.number);
             }
         }

@@ -154,9 +154,11 @@ fn read_kept(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8]) ->
     let mut at = first;
     while at < ahead {
         // A folio at a time: what was written or taken from it meanwhile is not kept.
-        let to = (at / st.pages.per_folio() + 1) * st.pages.per_folio();
-        let to = to.min(ahead);
-        read_pages(inode, st, at..to, offset, buf)?;
+        let to = ((at / st.pages.per_folio() + 1) * st.pages.per_folio()).min(ahead);
+        // Holes need no folio.
+        if !written(inode, at, to)?.is_empty() {
+            read_pages(inode, st, at..to, offset, buf)?;
+        }
         at = to;
     }
     Ok(())
