@@ -4,7 +4,7 @@
 //! else, and for the parts of blocks at its ends, it goes through pages, which are written back and forgotten before it returns.
 
 use super::read::{read_device, written};
-use super::write::{put_all, to_write};
+use super::write::{begin, put_all};
 use super::writeback::write_back;
 use super::{FileState, Files, Why, drop_pages, touch, zero_tail};
 use crate::error::Result;
@@ -49,17 +49,14 @@ fn settle(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, bytes: Range<u
 /// # Errors
 /// As [`write`](super::write()); the device's.
 pub fn write_direct(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], append: bool) -> Result<u64> {
-    inode.vol.check_writable()?;
     let st = files.state(inode);
     let bs = u64::from(inode.vol.geo.blocksize);
-    let len = buf.len() as u64;
-    let _room = files.memory.room(buf.len() + 2 * bs as usize);
-    files.throttle(inode, len.div_ceil(bs) as usize)?;
-    let (at, _io) = to_write(&st, offset, len, append, bs, true)?;
+    let begun = begin(files, inode, &st, (offset, buf.len() as u64), append, true)?;
+    let at = begun.at;
     if buf.is_empty() {
         return Ok(at);
     }
-    let (end, size) = (at + len, st.size.load(Ordering::Acquire));
+    let (end, size) = (at + buf.len() as u64, st.size.load(Ordering::Acquire));
     let whole = at.next_multiple_of(bs)..end - end % bs;
     let part = |r: Range<u64>| &buf[(r.start - at) as usize..(r.end - at) as usize];
     let mut res = if at > size { zero_tail(inode, &st, size) } else { Ok(()) };

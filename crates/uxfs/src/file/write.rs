@@ -1,6 +1,7 @@
 //! Writing into the cache: blocks are promised, pages put in place, the device is not touched but for what a write changes in part.
 
 use super::iolock::FileGuard;
+use super::memory::Room;
 use super::pages::{FOLIO, Need};
 use super::read::read_under_lock;
 use super::writeback::write_back;
@@ -24,8 +25,28 @@ fn plan(st: &FileState, offset: u64, len: u64, append: bool, bs: u64) -> Result<
     Ok((at, if end > size || append { floor(at.min(size))..u64::MAX } else { floor(at)..end.next_multiple_of(bs) }))
 }
 
-/// Waits for the lock of what is to be written, past the cache if `direct`; says where that is.
-pub(super) fn to_write(st: &FileState, offset: u64, len: u64, append: bool, bs: u64, direct: bool) -> Result<(u64, FileGuard<'_>)> {
+/// A write that may go on.
+pub(super) struct Begun<'a> {
+    /// Where it goes.
+    pub at: u64,
+    _io: FileGuard<'a>,
+    _room: Room<'a>,
+}
+
+/// Waits for everything that a write needs, past the cache if `direct`.
+pub(super) fn begin<'a>(
+    files: &'a Arc<Files>,
+    inode: &Arc<Inode>,
+    st: &'a FileState,
+    (offset, len): (u64, u64),
+    append: bool,
+    direct: bool,
+) -> Result<Begun<'a>> {
+    inode.vol.check_writable()?;
+    let bs = u64::from(inode.vol.geo.blocksize);
+    // In this order: no more than has room gets by the limit of what may be dirty at once.
+    let room = files.memory.room(len.saturating_add(2 * bs) as usize);
+    files.throttle(inode, len.div_ceil(bs) as usize)?;
     loop {
         let (at, range) = plan(st, offset, len, append, bs)?;
         // Beside others only where nothing but whole blocks changes, and nothing in memory.
@@ -37,7 +58,7 @@ pub(super) fn to_write(st: &FileState, offset: u64, len: u64, append: bool, bs: 
         // The size may have changed before the lock was there.
         let (at, needed) = plan(st, offset, len, append, bs)?;
         if range.start <= needed.start && needed.end <= range.end {
-            return Ok((at, io));
+            return Ok(Begun { at, _io: io, _room: room });
         }
     }
 }
@@ -51,14 +72,9 @@ pub(super) fn to_write(st: &FileState, offset: u64, len: u64, append: bool, bs: 
 /// # Errors
 /// `NoSpace` if no block can be promised; [`Error::TooLarge`].
 pub fn write(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], append: bool) -> Result<u64> {
-    inode.vol.check_writable()?;
     let st = files.state(inode);
-    let bs = u64::from(inode.vol.geo.blocksize);
-    let len = buf.len() as u64;
-    // In this order: no more than has room gets by the limit of what may be dirty at once.
-    let _room = files.memory.room(buf.len() + 2 * bs as usize);
-    files.throttle(inode, len.div_ceil(bs) as usize)?;
-    let (at, _io) = to_write(&st, offset, len, append, bs, false)?;
+    let begun = begin(files, inode, &st, (offset, buf.len() as u64), append, false)?;
+    let at = begun.at;
     if buf.is_empty() {
         return Ok(at);
     }
