@@ -17,7 +17,7 @@ const CREATES: u64 = 200_000;
 const VOLUME: u64 = 4 << 30;
 
 /// Runs `one` on each of `threads` threads, and waits for all.
-fn together(threads: u64, one: impl Fn(u64) -> Result<()> + Sync) -> Result<()> {
+pub(crate) fn together(threads: u64, one: impl Fn(u64) -> Result<()> + Sync) -> Result<()> {
     std::thread::scope(|s| {
         let one = &one;
         let jobs: Vec<_> = (0..threads).map(|t| s.spawn(move || one(t))).collect();

@@ -1,11 +1,12 @@
 //! What reads and writes of one file exclude: all variants on the model of many disks, and the lock by itself.
 
+use crate::beside::together;
 use crate::peers::file;
 use crate::table::Table;
 use anyhow::Result;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use uxfs::{Fs, IoLock, IoMode, Options};
 use uxfs_device::timed::{HDD_ARRAY, Timed};
@@ -55,35 +56,26 @@ fn load(base: &DeviceRef, lock: IoLock, mode: Mode, seconds: u64) -> Result<Rate
     let dev: DeviceRef = Arc::new(Timed::new(base.clone(), HDD_ARRAY, 1.0));
     let fs = Fs::open(dev, Options { io_lock: lock, memory: MEMORY, ..Options::default() })?;
     let ino = fs.lookup(fs.root(), b"file")?.ino;
-    let (stop, reads, writes) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let (reads, writes) = (AtomicU64::new(0), AtomicU64::new(0));
     let times = Mutex::new(Vec::new());
-    std::thread::scope(|s| {
-        let jobs: Vec<_> = (0..THREADS)
-            .map(|t| {
-                let (fs, stop, reads, writes, times) = (&fs, &stop, &reads, &writes, &times);
-                s.spawn(move || -> Result<()> {
-                    let (c, mut buf, mut mine) = (Chance::seeded(t), vec![t as u8; REQUEST], Vec::new());
-                    while !stop.load(Ordering::Relaxed) {
-                        let at = c.below(FILE / REQUEST as u64) * REQUEST as u64;
-                        let how = (mode.1)(t);
-                        if c.below(10) < READS {
-                            let begun = Instant::now();
-                            fs.read_with(ino, at, &mut buf, how)?;
-                            mine.push(begun.elapsed());
-                            reads.fetch_add(1, Ordering::Relaxed);
-                        } else {
-                            fs.write_with(ino, at, &buf, false, how)?;
-                            writes.fetch_add(1, Ordering::Relaxed);
-                        }
-                    }
-                    times.lock().append(&mut mine);
-                    Ok(())
-                })
-            })
-            .collect();
-        std::thread::sleep(Duration::from_secs(seconds));
-        stop.store(true, Ordering::Relaxed);
-        jobs.into_iter().try_for_each(|j| j.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked"))))
+    let begun = Instant::now();
+    together(THREADS, |t| {
+        let (c, mut buf, mut mine) = (Chance::seeded(t), vec![t as u8; REQUEST], Vec::new());
+        while begun.elapsed() < Duration::from_secs(seconds) {
+            let at = c.below(FILE / REQUEST as u64) * REQUEST as u64;
+            let how = (mode.1)(t);
+            if c.below(10) < READS {
+                let asked = Instant::now();
+                fs.read_with(ino, at, &mut buf, how)?;
+                mine.push(asked.elapsed());
+                reads.fetch_add(1, Ordering::Relaxed);
+            } else {
+                fs.write_with(ino, at, &buf, false, how)?;
+                writes.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        times.lock().append(&mut mine);
+        Ok(())
     })?;
     fs.unmount()?;
     let mut times = times.into_inner();

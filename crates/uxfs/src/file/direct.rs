@@ -3,7 +3,7 @@
 //! A read writes back what is dirty in its range first. A write goes in place where the file has blocks of its own there that hold data;
 //! else, and for the parts of blocks at its ends, it goes through pages, which are written back and forgotten before it returns.
 
-use super::read::{read_device, written};
+use super::read::{place, read_device, written};
 use super::write::{begin, put_all};
 use super::writeback::write_back;
 use super::{FileState, Files, Why, drop_pages, touch, zero_tail};
@@ -101,8 +101,7 @@ fn write_in_place(inode: &Arc<Inode>, extents: &[Extent], offset: u64, data: &[u
     let end = offset + data.len() as u64;
     let request = |e: &Extent| {
         let (s, t) = ((e.off.0 * bs).max(offset), (e.end() * bs).min(end));
-        let at = inode.vol.geo.fsb_daddr(e.at(s / bs)).0 * 512;
-        WriteRequest { offset: at, data: &data[(s - offset) as usize..(t - offset) as usize] }
+        WriteRequest { offset: place(inode, e, s / bs), data: &data[(s - offset) as usize..(t - offset) as usize] }
     };
     let requests: Vec<_> = extents.iter().map(request).collect();
     inode.vol.journal.shutdown.check()?;

@@ -112,7 +112,7 @@ pub(super) fn written(inode: &Arc<Inode>, first: u64, end: u64) -> Result<Vec<Ex
 }
 
 /// Where a block of an extent lies, in bytes.
-fn place(inode: &Inode, e: &Extent, block: u64) -> u64 {
+pub(super) fn place(inode: &Inode, e: &Extent, block: u64) -> u64 {
     inode.vol.geo.fsb_daddr(e.at(block)).0 * 512
 }
 
