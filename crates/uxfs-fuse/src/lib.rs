@@ -29,22 +29,12 @@ pub enum CacheMode {
     Writeback,
 }
 
-impl CacheMode {
-    /// All of them, with their names.
-    const NAMES: [(&'static str, CacheMode); 3] =
-        [("none", CacheMode::None), ("writethrough", CacheMode::Writethrough), ("writeback", CacheMode::Writeback)];
+uxfs_sync::named!(CacheMode { None = "none", Writethrough = "writethrough", Writeback = "writeback" });
 
+impl CacheMode {
     /// True if the engine's own cache is the only one.
     pub fn is_ours(self) -> bool {
         self == CacheMode::None
-    }
-}
-
-impl std::str::FromStr for CacheMode {
-    type Err = String;
-    fn from_str(s: &str) -> Result<CacheMode, String> {
-        let found = Self::NAMES.into_iter().find(|m| m.0 == s);
-        found.map(|m| m.1).ok_or_else(|| format!("{s} is none of none, writethrough, writeback"))
     }
 }
 

@@ -13,8 +13,6 @@ use crate::hole::{Hole, hole};
 use crate::line::{Line, Wanted, wait_in_line};
 use crate::stats::Stats;
 use crate::{JournalError, Shutdown};
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use uxfs_sync::explored::{Condvar, Mutex, notify};
@@ -31,38 +29,7 @@ pub enum CheckpointLimit {
     Budget,
 }
 
-impl CheckpointLimit {
-    /// All variants.
-    pub const ALL: [CheckpointLimit; 3] = [CheckpointLimit::Budget, CheckpointLimit::Window, CheckpointLimit::LogFraction];
-
-    /// Name as in `-o checkpoint_limit=`.
-    pub fn name(self) -> &'static str {
-        match self {
-            CheckpointLimit::LogFraction => "log-fraction",
-            CheckpointLimit::Window => "window",
-            CheckpointLimit::Budget => "budget",
-        }
-    }
-}
-
-impl fmt::Display for CheckpointLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for CheckpointLimit {
-    type Err = String;
-
-    /// Reads a variant by its name.
-    ///
-    /// # Errors
-    /// Words that list the names.
-    fn from_str(s: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|v| v.name() == s);
-        found.ok_or_else(|| format!("{s} is none of {}", Self::ALL.map(CheckpointLimit::name).join(", ")))
-    }
-}
+uxfs_sync::named!(CheckpointLimit { Budget = "budget", Window = "window", LogFraction = "log-fraction" });
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,5 @@
 //! When the journal has device caches flushed: the one decision in which its variants differ.
 
-use std::fmt;
-use std::str::FromStr;
-
 /// How often the journal flushes. All other code is shared.
 ///
 /// | | before a checkpoint | its records | its commit record | tail of a record |
@@ -25,21 +22,15 @@ pub enum JournalFlush {
     StableTail,
 }
 
+// The safe ones first.
+uxfs_sync::named!(JournalFlush {
+    StableTail = "stable-tail",
+    PerCheckpoint = "per-checkpoint",
+    EveryRecord = "every-record",
+    AsPublished = "as-published",
+});
+
 impl JournalFlush {
-    /// All variants, the safe ones first.
-    pub const ALL: [JournalFlush; 4] =
-        [JournalFlush::StableTail, JournalFlush::PerCheckpoint, JournalFlush::EveryRecord, JournalFlush::AsPublished];
-
-    /// Name as in `-o journal_flush=`.
-    pub fn name(self) -> &'static str {
-        match self {
-            JournalFlush::EveryRecord => "every-record",
-            JournalFlush::AsPublished => "as-published",
-            JournalFlush::PerCheckpoint => "per-checkpoint",
-            JournalFlush::StableTail => "stable-tail",
-        }
-    }
-
     /// False where a power cut may lose what was synced, or the volume.
     pub fn is_safe(self) -> bool {
         self != JournalFlush::AsPublished
@@ -59,24 +50,5 @@ impl JournalFlush {
     /// checkpoint has records before it.
     pub(crate) fn flushes_before_commit(self, spans: bool) -> bool {
         spans || matches!(self, JournalFlush::EveryRecord | JournalFlush::StableTail)
-    }
-}
-
-impl fmt::Display for JournalFlush {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for JournalFlush {
-    type Err = String;
-
-    /// Reads a variant by its name.
-    ///
-    /// # Errors
-    /// Words that list the names.
-    fn from_str(s: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|v| v.name() == s);
-        found.ok_or_else(|| format!("{s} is none of {}", Self::ALL.map(JournalFlush::name).join(", ")))
     }
 }

@@ -1,9 +1,11 @@
-//! Locks that outlive a scope, locks of ranges, locks whose schedules can be explored, the blocking hook, clock and chance.
+//! Locks that outlive a scope, locks of ranges, locks whose schedules can be explored, the blocking hook, clock,
+//! chance, and choices that have names.
 //!
 //! Every wait of the engine (device, log space, a force, a throttle) goes through [`blocking`], so that a front end can
 //! let another thread take over while this one waits.
 
 pub mod explored;
+mod named;
 mod range;
 
 #[cfg(uxfs_holes)]

@@ -16,32 +16,7 @@ pub enum IoLock {
     Range,
 }
 
-impl IoLock {
-    /// All of them.
-    pub const ALL: [IoLock; 3] = [IoLock::Exclusive, IoLock::Shared, IoLock::Range];
-
-    fn name(self) -> &'static str {
-        match self {
-            IoLock::Exclusive => "exclusive",
-            IoLock::Shared => "shared",
-            IoLock::Range => "range",
-        }
-    }
-}
-
-impl std::fmt::Display for IoLock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl std::str::FromStr for IoLock {
-    type Err = String;
-    fn from_str(s: &str) -> Result<IoLock, String> {
-        let found = Self::ALL.into_iter().find(|v| v.name() == s);
-        found.ok_or_else(|| format!("{s} is none of exclusive, shared, range"))
-    }
-}
+uxfs_sync::named!(IoLock { Exclusive = "exclusive", Shared = "shared", Range = "range" });
 
 /// The lock of one file's data.
 #[derive(Debug)]
