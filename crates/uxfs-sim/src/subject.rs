@@ -47,7 +47,7 @@ impl Subject for Fs {
             Op::Chmod { id, mode } => self.setattr(ino(id), SetAttr { mode: Some(*mode), ..SetAttr::default() }).map(drop),
             // Some go past the cache: that promises nothing else.
             Op::Write { id, at, len, fill } => {
-                let mode = if fill % 5 == 0 { IoMode::Direct } else { IoMode::Buffered };
+                let mode = [IoMode::Direct, IoMode::DropBehind].get(usize::from(fill % 5)).copied().unwrap_or_default();
                 self.write_with(ino(id), *at, &vec![*fill; *len as usize], false, mode)
             }
             Op::Clone { from, to, at, len } => self.clone_range((ino(from), *at), (ino(to), *at), *len),

@@ -5,9 +5,13 @@
 //! let another thread take over while this one waits.
 
 pub mod explored;
+mod kick;
 mod named;
 mod range;
 
+pub use kick::Kick;
+#[cfg(uxfs_holes)]
+pub use kick::holes::look_before_clearing;
 #[cfg(uxfs_holes)]
 pub use range::holes::forget_the_queue;
 pub use range::{RangeGuard, RangeLock, SEGMENT};

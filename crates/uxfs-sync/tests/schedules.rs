@@ -1,4 +1,4 @@
-//! The range lock under every order of its threads' steps that a schedule explorer tries. Built only with
+//! The range lock and the workers' kick under every order of its threads' steps that a schedule explorer tries. Built only with
 //! `--cfg uxfs_holes --cfg uxfs_shuttle`, in a target folder of its own: see `cargo xtask holes`.
 #![cfg(all(uxfs_holes, uxfs_shuttle))]
 
@@ -7,7 +7,7 @@ use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::{Config, MaxSteps, Runner, thread};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use uxfs_sync::{RangeLock, forget_the_queue};
+use uxfs_sync::{Kick, RangeLock, forget_the_queue, look_before_clearing};
 
 const MIB: u64 = 1 << 20;
 
@@ -53,4 +53,46 @@ fn everybody_gets_its_range_and_no_other() {
     let found = catch_unwind(AssertUnwindSafe(|| explore(ranges_exclude_each_other)));
     forget_the_queue(false);
     assert!(found.is_err(), "a holder that forgets who waits is not found");
+}
+
+/// Two make things to do, others do them: none is left behind.
+fn all_that_is_asked_for_is_done(workers: usize) {
+    const THINGS: usize = 2;
+    let shared = Arc::new((Kick::new(0), AtomicUsize::new(0)));
+    let makers = (0..2).map(|_| {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            for _ in 0..THINGS {
+                shared.1.fetch_add(1, Ordering::SeqCst);
+                shared.0.ask();
+            }
+        })
+    });
+    let workers = (0..workers).map(|_| {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            // Each takes one thing at a time, until all were taken by somebody.
+            let look = |taken: &mut usize| {
+                if *taken == 2 * THINGS {
+                    return Some(false);
+                }
+                let there = shared.1.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
+                *taken += usize::from(there);
+                there.then_some(true)
+            };
+            while shared.0.next(look) {}
+        })
+    });
+    let all: Vec<_> = makers.chain(workers).collect();
+    all.into_iter().for_each(|t| t.join().unwrap());
+}
+
+#[test]
+fn no_kick_is_lost() {
+    explore(|| all_that_is_asked_for_is_done(1));
+    explore(|| all_that_is_asked_for_is_done(2));
+    look_before_clearing(true);
+    let found = catch_unwind(AssertUnwindSafe(|| explore(|| all_that_is_asked_for_is_done(1))));
+    look_before_clearing(false);
+    assert!(found.is_err(), "a worker that forgets a wish after its look is not found");
 }

@@ -4,13 +4,14 @@
 //! 2. A dirty page over a hole, or over shared blocks, has a block promised by the counters until it is written back, and
 //!    the file the blocks that its extent tree may grow by.
 //! 3. New blocks are mapped unwritten, filled, and then converted: a crash shows zeros, never what the blocks held before.
-//! 4. The file's lock is taken before the writer's `writeback` lock, and that before `ilock`.
+//! 4. The file's lock is taken before a claim of what is written back, and that before `ilock`.
 //! 5. Whoever takes blocks from a file, or moves them, forgets their pages after that, too: somebody who reads ahead may have seen
 //!    the blocks before.
 
 mod allocate;
 mod clone;
 mod direct;
+mod dirty;
 mod exchange;
 mod flusher;
 mod iolock;
@@ -24,8 +25,9 @@ mod writeback;
 pub use allocate::{Allocate, allocate};
 pub use clone::{Place, share};
 pub use direct::{read_direct, write_direct};
+pub use dirty::Domain;
 pub use exchange::{exchange, finish_exchange};
-pub use flusher::Why;
+pub use flusher::{DropBehind, Why};
 pub use iolock::IoLock;
 pub use read::{Seek, read, seek};
 pub use staged::{release_idle_staged, release_staged};
@@ -37,15 +39,16 @@ use crate::inode::{Inode, Which};
 use crate::map;
 use crate::trans::Trans;
 use crate::volume::Volume;
+use dirty::{Account, Dirty};
 use flusher::Flusher;
 use iolock::FileLock;
 use memory::Memory;
 use pages::Pages;
 use parking_lot::Mutex;
 use read::Ahead;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use writeback::Claims;
 
 /// What the cache knows of one file.
 pub struct FileState {
@@ -55,8 +58,8 @@ pub struct FileState {
     size: AtomicU64,
     /// Times were changed in memory and not logged.
     times: AtomicBool,
-    /// One write-back at a time.
-    writeback: Mutex<()>,
+    /// What is being written back.
+    claims: Claims,
     /// The first error of a write-back, until an fsync reports it.
     error: Mutex<Option<i32>>,
     promise: Mutex<Promise>,
@@ -119,22 +122,40 @@ impl Drop for FileState {
     }
 }
 
-/// Files with dirty data or times, and the order in which they became so.
-#[derive(Default)]
-struct Dirty {
-    files: BTreeMap<u64, Arc<Inode>>,
-    /// May name files that are clean by now.
-    order: VecDeque<u64>,
-}
-
 /// How data is read or written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoMode {
     /// Through the cache.
     #[default]
     Buffered,
+    /// Through the cache, and out of it again: what is written is written back at once, and nothing stays that nobody else uses.
+    DropBehind,
     /// Past it: what is written is on the device when the call returns, though not yet durable.
     Direct,
+}
+
+uxfs_sync::named!(IoMode { Buffered = "buffered", DropBehind = "dontcache", Direct = "direct" });
+
+/// How data is read or written, and for whom.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct How {
+    /// How.
+    pub mode: IoMode,
+    /// For whom: write-back shares the device out to domains.
+    pub domain: Domain,
+}
+
+impl How {
+    /// True if what is written is dropped then.
+    fn drops(self) -> bool {
+        self.mode == IoMode::DropBehind
+    }
+}
+
+impl From<IoMode> for How {
+    fn from(mode: IoMode) -> How {
+        How { mode, domain: Domain::default() }
+    }
 }
 
 /// How the data of files is cached and locked.
@@ -146,6 +167,8 @@ pub struct FileConfig {
     pub keep: bool,
     /// What reads and writes of one file exclude.
     pub lock: IoLock,
+    /// Who writes back what is dropped then.
+    pub drop_behind: DropBehind,
 }
 
 /// The files of a volume that have dirty data, and what all files share.
@@ -155,8 +178,13 @@ pub struct Files {
     waiting: staged::Waiting,
     memory: Arc<Memory>,
     flusher: Flusher,
+    /// The flusher's workers were started.
+    started: AtomicBool,
     /// Pages that are dirty or being written.
     dirty_pages: AtomicUsize,
+    dirty_peak: AtomicUsize,
+    /// The domain of what nobody has written yet.
+    nobody: Arc<Account>,
     /// Most pages that may be so.
     limit: usize,
 }
@@ -172,7 +200,10 @@ impl Files {
             waiting: Mutex::default(),
             memory,
             flusher: Flusher::default(),
+            started: AtomicBool::new(false),
             dirty_pages: AtomicUsize::new(0),
+            dirty_peak: AtomicUsize::new(0),
+            nobody: Arc::default(),
             limit,
         })
     }
@@ -184,6 +215,8 @@ impl Files {
             ("file_bytes_peak", self.memory.peak() as u64),
             ("file_folios", self.memory.folios() as u64),
             ("dirty_bytes", self.dirty_pages.load(Ordering::Acquire) as u64 * block),
+            ("dirty_bytes_peak", self.dirty_peak.load(Ordering::Relaxed) as u64 * block),
+            ("dirty_behind_bytes", self.dirty.lock().all_behind() as u64 * block),
             ("writers_throttled", self.flusher.throttled.load(Ordering::Relaxed)),
         ];
         all.extend(self.flusher.entries(block));
@@ -199,11 +232,11 @@ impl Files {
     pub fn state(self: &Arc<Self>, inode: &Inode) -> Arc<FileState> {
         let attached = inode.attached.get_or_init(|| {
             Arc::new(FileState {
-                pages: Pages::new(&self.memory, inode.vol.geo.blocksize as usize),
+                pages: Pages::new(&self.memory, inode.vol.geo.blocksize as usize, self.nobody.clone()),
                 lock: FileLock::new(self.cfg.lock),
                 size: AtomicU64::new(inode.data().core.size),
                 times: AtomicBool::new(false),
-                writeback: Mutex::default(),
+                claims: Claims::default(),
                 error: Mutex::default(),
                 promise: Mutex::default(),
                 ahead: Mutex::default(),
@@ -219,47 +252,33 @@ impl Files {
 
     /// Files with dirty data or times.
     pub fn dirty(&self) -> Vec<Arc<Inode>> {
-        self.dirty.lock().files.values().cloned().collect()
+        self.dirty.lock().all()
     }
 
     /// Lets go of all files, when nothing will be written any more.
     pub fn forget_all(&self) {
-        let files = std::mem::take(&mut self.dirty.lock().files);
+        let files = self.dirty.lock().take_all();
         let waiting = std::mem::take(&mut *self.waiting.lock());
         drop((files, waiting));
     }
 
-    fn note_dirty(&self, inode: &Arc<Inode>) {
-        let mut d = self.dirty.lock();
-        if let std::collections::btree_map::Entry::Vacant(v) = d.files.entry(inode.ino.0) {
-            v.insert(inode.clone());
-            d.order.push_back(inode.ino.0);
-            // Files that were written back since leave their places in the line behind.
-            if d.order.len() > 2 * d.files.len() + STALE_PLACES {
-                let Dirty { files, order } = &mut *d;
-                let mut seen = std::collections::HashSet::new();
-                order.retain(|i| files.contains_key(i) && seen.insert(*i));
-            }
+    /// More pages are dirty.
+    fn count_dirty(&self, pages: usize) {
+        let now = self.dirty_pages.fetch_add(pages, Ordering::AcqRel) + pages;
+        if now > self.dirty_peak.load(Ordering::Relaxed) {
+            self.dirty_peak.fetch_max(now, Ordering::Relaxed);
         }
+    }
+
+    fn note_dirty(&self, inode: &Arc<Inode>, st: &FileState, how: How) {
+        // Only one policy knows of domains, and of files whose pages are to be dropped.
+        let own = self.cfg.drop_behind == DropBehind::FlusherOwn;
+        let domain = if own { how.domain } else { Domain::default() };
+        self.dirty.lock().add(inode, &st.pages.behind, domain, own && how.drops());
     }
 
     fn note_clean(&self, inode: &Inode) {
-        self.dirty.lock().files.remove(&inode.ino.0);
-    }
-
-    /// The file that has been dirty longest, but for those that are `busy`; it goes to the end of the line.
-    fn oldest(&self, busy: &BTreeSet<u64>) -> Option<Arc<Inode>> {
-        let mut d = self.dirty.lock();
-        for _ in 0..d.order.len() {
-            let ino = d.order.pop_front()?;
-            if let Some(i) = d.files.get(&ino).cloned() {
-                d.order.push_back(ino);
-                if !busy.contains(&ino) {
-                    return Some(i);
-                }
-            }
-        }
-        None
+        self.dirty.lock().remove(inode.ino.0);
     }
 }
 
@@ -275,9 +294,6 @@ pub fn size(files: &Arc<Files>, inode: &Inode) -> u64 {
 pub fn promised(files: &Arc<Files>, inode: &Inode) -> u64 {
     inode.attached.get().map_or(0, |_| files.state(inode).promise.lock().pages)
 }
-
-/// Places of clean files in the line of dirty ones, before it is put in order.
-const STALE_PLACES: usize = 4096;
 
 /// Longest file.
 pub const MAX_SIZE: u64 = i64::MAX as u64;
@@ -300,7 +316,7 @@ fn zero_part(inode: &Arc<Inode>, st: &FileState, from: u64, to: u64) -> Result<(
     let bs = u64::from(inode.vol.geo.blocksize);
     let block = from / bs;
     if from < to && has_data(inode, st, block)? {
-        write::put(inode, st, from, &vec![0; (to - from) as usize], false)?;
+        write::put(inode, st, from, &vec![0; (to - from) as usize], write::Put::default())?;
     }
     Ok(())
 }
@@ -317,7 +333,7 @@ fn has_data(inode: &Arc<Inode>, st: &FileState, block: u64) -> Result<bool> {
 /// Sets the size of a file; frees what lies behind.
 ///
 /// # Locks
-/// The file's lock, the write-back lock, `ilock`, all exclusively.
+/// The file's lock, the claim of all that is written back, `ilock`, all exclusively.
 ///
 /// # Errors
 /// [`Error::TooLarge`]; the device's; the fork is corrupt.
@@ -330,7 +346,7 @@ pub fn truncate(files: &Arc<Files>, inode: &Arc<Inode>, new: u64) -> Result<()> 
     let _io = st.lock.all();
     let old = st.size.load(Ordering::Acquire);
     zero_tail(inode, &st, old.min(new))?;
-    let _one = st.writeback.lock();
+    let _one = st.claims.all();
     let bs = u64::from(inode.vol.geo.blocksize);
     drop_pages(inode, &st, new.div_ceil(bs), u64::MAX);
     st.size.store(new, Ordering::Release);
@@ -351,7 +367,7 @@ pub fn truncate(files: &Arc<Files>, inode: &Arc<Inode>, new: u64) -> Result<()> 
     tp.commit()?;
     drop_pages(inode, &st, new.div_ceil(bs), u64::MAX);
     if st.pages.dirty() > 0 {
-        files.note_dirty(inode);
+        files.note_dirty(inode, &st, How::default());
     }
     Ok(())
 }
@@ -381,7 +397,7 @@ fn drop_pages(inode: &Inode, st: &FileState, from: u64, end: u64) {
 pub(crate) fn forget(files: &Arc<Files>, inode: &Arc<Inode>) {
     if inode.attached.get().is_some() {
         let st = files.state(inode);
-        let _one = st.writeback.lock();
+        let _one = st.claims.all();
         drop_pages(inode, &st, 0, u64::MAX);
         st.times.store(false, Ordering::Release);
         st.size.store(0, Ordering::Release);

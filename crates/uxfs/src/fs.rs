@@ -8,7 +8,7 @@ pub use flags::{FileFlags, xflag};
 use crate::attr::{self, AttrName, SetMode};
 use crate::dir::{self, Entry};
 use crate::error::{Error, Result};
-use crate::file::{self, Allocate, IoMode, Seek, Why};
+use crate::file::{self, Allocate, How, IoMode, Seek, Why};
 use crate::inode::{Inode, Which};
 use crate::mount::{Devices, Mount, Options};
 use crate::namespace::{NewInode, Rename};
@@ -489,15 +489,16 @@ impl Fs {
         self.read_with(ino, offset, buf, IoMode::Buffered)
     }
 
-    /// The same, as `mode` says.
+    /// The same, as `how` says.
     ///
     /// # Errors
     /// As [`Fs::read`].
-    pub fn read_with(&self, ino: u64, offset: u64, buf: &mut [u8], mode: IoMode) -> Result<usize> {
+    pub fn read_with(&self, ino: u64, offset: u64, buf: &mut [u8], how: impl Into<How>) -> Result<usize> {
         let _open = self.enter()?;
         let (files, i) = (&self.mount.names.files, self.regular(ino)?);
-        match mode {
-            IoMode::Buffered => file::read(files, &i, offset, buf),
+        match how.into().mode {
+            IoMode::Buffered => file::read(files, &i, offset, buf, false),
+            IoMode::DropBehind => file::read(files, &i, offset, buf, true),
             IoMode::Direct => file::read_direct(files, &i, offset, buf),
         }
     }
@@ -510,20 +511,21 @@ impl Fs {
         self.write_with(ino, offset, data, append, IoMode::Buffered)
     }
 
-    /// The same, as `mode` says.
+    /// The same, as `how` says.
     ///
     /// # Errors
     /// As [`Fs::write`].
-    pub fn write_with(&self, ino: u64, offset: u64, data: &[u8], append: bool, mode: IoMode) -> Result<()> {
+    pub fn write_with(&self, ino: u64, offset: u64, data: &[u8], append: bool, how: impl Into<How>) -> Result<()> {
+        let how = how.into();
         let _open = self.enter()?;
         let (files, i) = (&self.mount.names.files, self.regular(ino)?);
         i.check_mutable()?;
         if !append && offset < file::size(files, &i) {
             i.check_removable()?;
         }
-        self.with_retry(|| match mode {
-            IoMode::Buffered => file::write(files, &i, offset, data, append),
-            IoMode::Direct => file::write_direct(files, &i, offset, data, append),
+        self.with_retry(|| match how.mode {
+            IoMode::Direct => file::write_direct(files, &i, offset, data, append, how),
+            IoMode::Buffered | IoMode::DropBehind => file::write(files, &i, offset, data, append, how),
         })?;
         if i.data().core.flags & inode_flag::SYNC != 0 {
             return file::fsync(files, &i);

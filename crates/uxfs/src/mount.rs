@@ -14,7 +14,7 @@ pub use grow::{grow, grown_superblock};
 pub use identity::{add_features, set_identity};
 
 use crate::error::{Error, Result};
-use crate::file::{self, FileConfig, Files, IoLock, Why};
+use crate::file::{self, DropBehind, FileConfig, Files, IoLock, Why};
 use crate::inode::Inodes;
 use crate::namespace::Names;
 use crate::space;
@@ -45,6 +45,8 @@ pub struct Options {
     pub cache: bool,
     /// What reads and writes of one file exclude.
     pub io_lock: IoLock,
+    /// Who writes back what is dropped behind its writer.
+    pub drop_behind: DropBehind,
     /// Seconds after which what was changed is made durable; 0 for never.
     pub commit: u32,
     /// The time.
@@ -69,6 +71,7 @@ impl Default for Options {
             memory: DEFAULT_MEMORY,
             cache: true,
             io_lock: IoLock::default(),
+            drop_behind: DropBehind::default(),
             commit: 5,
             clock: Box::new(HostClock),
             seed: None,
@@ -262,7 +265,8 @@ impl Mount {
         });
         superblock::load_counters(&vol, sb, dirty)?;
         let inodes = Inodes::new(vol.clone(), (o.memory / 16 / 1024).max(1024));
-        let files = Files::new(FileConfig { memory: o.memory / 8 * 3, keep: o.cache, lock: o.io_lock }, &vol);
+        let memory = o.memory / 8 * 3;
+        let files = Files::new(FileConfig { memory, keep: o.cache, lock: o.io_lock, drop_behind: o.drop_behind }, &vol);
         let mount = Arc::new(Mount {
             names: Names::new(vol, inodes, files),
             recovered: dirty,

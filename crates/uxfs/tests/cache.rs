@@ -1,89 +1,15 @@
 //! The page cache: what it keeps, what it may take, who waits for whom.
 
-use parking_lot::{Condvar, Mutex};
-use std::ops::Range;
-use std::sync::Arc;
+mod common;
+
+use common::counting::{FILE, MIB, file, pattern, stat, volume};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use uxfs::{Allocate, Fs, IoLock, IoMode, Make, Options, Rename, SetAttr};
-use uxfs_device::{Device, DeviceRef, Memory, WriteFlags};
+use uxfs_device::DeviceRef;
 use uxfs_sync::Chance;
 
-const MIB: u64 = 1 << 20;
-const FILE: Make = Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0), umask: 0 };
-
-/// Counts what is read of a device, which takes a millisecond to write a MiB.
-struct Counting {
-    dev: Memory,
-    reads: AtomicU64,
-    bytes: AtomicU64,
-    /// What touches these bytes waits until they are let go.
-    stalled: Mutex<Range<u64>>,
-    let_go: Condvar,
-    waiting: AtomicU64,
-}
-
-impl Counting {
-    fn stall(&self, bytes: Range<u64>) {
-        *self.stalled.lock() = bytes;
-        self.let_go.notify_all();
-    }
-    fn pass(&self, offset: u64, len: usize) {
-        let mut stalled = self.stalled.lock();
-        while stalled.start < offset + len as u64 && offset < stalled.end {
-            self.waiting.fetch_add(1, Ordering::SeqCst);
-            self.let_go.wait(&mut stalled);
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-}
-
-impl Device for Counting {
-    fn size_bytes(&self) -> u64 {
-        self.dev.size_bytes()
-    }
-    fn read(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
-        self.pass(offset, buf.len());
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
-        self.dev.read(offset, buf)
-    }
-    fn write(&self, offset: u64, data: &[u8], flags: WriteFlags) -> std::io::Result<()> {
-        self.pass(offset, data.len());
-        std::thread::sleep(std::time::Duration::from_micros(data.len() as u64 / 1024));
-        self.dev.write(offset, data, flags)
-    }
-    fn flush(&self) -> std::io::Result<()> {
-        self.dev.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.dev.discard(offset, len)
-    }
-}
-
-fn volume(size: u64, o: Options) -> (Fs, Arc<Counting>) {
-    let (reads, bytes, waiting) = Default::default();
-    let dev = Memory::new(size);
-    let dev = Arc::new(Counting { dev, reads, bytes, stalled: Mutex::new(0..0), let_go: Condvar::new(), waiting });
-    uxfs_mkfs::format(&*dev, &uxfs_mkfs::Options::new(size, [5; 16])).unwrap();
-    let r: DeviceRef = dev.clone();
-    (Fs::open(r, o).unwrap(), dev)
-}
-
-fn file(fs: &Fs, name: &str) -> u64 {
-    fs.create(fs.root(), name.as_bytes(), FILE).unwrap().ino
-}
-
-fn stat(fs: &Fs, name: &str) -> u64 {
-    fs.stats().iter().find(|s| s.0 == name).unwrap().1
-}
-
 fn any_mode(c: &Chance) -> IoMode {
-    if c.below(3) == 0 { IoMode::Direct } else { IoMode::Buffered }
-}
-
-/// Bytes that tell where they belong.
-fn pattern(ino: u64, offset: u64, len: usize) -> Vec<u8> {
-    (offset..offset + len as u64).map(|i| (i ^ (i >> 8) ^ (i >> 16) ^ ino.wrapping_mul(131)) as u8).collect()
+    IoMode::ALL[c.below(3) as usize]
 }
 
 #[test]
@@ -208,11 +134,14 @@ fn a_stalled_read_or_write_stops_nobody_else() {
         let dirs: Vec<u64> =
             (0..8).map(|n| fs.create(fs.root(), format!("d{n}").as_bytes(), Make { mode: 0o040_755, ..FILE }).unwrap().ino).collect();
         let inos: Vec<u64> = dirs.iter().map(|d| fs.create(*d, b"f", FILE).unwrap().ino).collect();
-        inos.iter().for_each(|i| fs.write(*i, 0, &vec![1; 4 * MIB as usize], false).unwrap());
-        fs.sync().unwrap();
+        for i in &inos {
+            // One after the other: who finds a group locked goes to another one.
+            fs.write(*i, 0, &vec![1; 4 * MIB as usize], false).unwrap();
+            fs.fsync(*i).unwrap();
+        }
         let group = |n: usize| fs.extents(inos[n]).unwrap()[0].start / (100 * MIB);
         let others: Vec<usize> = (1..8).filter(|n| group(*n) != group(0)).collect();
-        assert!(others.len() > 2);
+        assert!(others.len() > 2, "{:?}", (0..8).map(group).collect::<Vec<_>>());
         fs.unmount().unwrap();
         let r: DeviceRef = dev.clone();
         let fs = Fs::open(r, Options { commit: 0, ..Options::default() }).unwrap();

@@ -11,7 +11,7 @@ const MOST: u64 = 3 << 20;
 
 /// Mostly through the cache, at times past it.
 fn mode(c: &Chance) -> IoMode {
-    if c.below(3) == 0 { IoMode::Direct } else { IoMode::Buffered }
+    IoMode::ALL[c.below(3) as usize]
 }
 
 struct File {

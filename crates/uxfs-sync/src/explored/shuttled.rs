@@ -84,6 +84,10 @@ impl Condvar {
         let held = g.0.take().expect("no wait has it");
         g.0 = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
     }
+    /// Wakes one who waits.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
     /// Wakes all.
     pub fn notify_all(&self) {
         self.0.notify_all();

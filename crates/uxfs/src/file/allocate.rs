@@ -4,9 +4,9 @@
 //! an extent. What was dirty in the range is settled first.
 
 use super::read::read_under_lock;
-use super::write::put;
+use super::write::{Put, put};
 use super::writeback::{alloc_data, next_link, widened, write_back};
-use super::{FileState, Files, MAX_SIZE, Why, drop_pages, has_data, touch, zero_part, zero_tail};
+use super::{FileState, Files, How, MAX_SIZE, Why, drop_pages, has_data, touch, zero_part, zero_tail};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
@@ -43,7 +43,7 @@ pub enum Allocate {
 /// Changes `len` bytes of a regular file from `offset` on.
 ///
 /// # Locks
-/// The file's lock and the write-back lock exclusively, `ilock` for each extent.
+/// The file's lock and the claim of all that is written back exclusively, `ilock` for each extent.
 ///
 /// # Errors
 /// `NoSpace`, [`Error::TooLarge`]; [`Error::Invalid`] for an empty range, or one that must lie on blocks and within the file
@@ -97,14 +97,14 @@ pub fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, what: Allocate, offset: 
         Allocate::Unshare => unshare(inode, &st, offset / bs, end.min(size).div_ceil(bs))?,
     }
     touch(inode, &st);
-    files.note_dirty(inode);
+    files.note_dirty(inode, &st, How::default());
     Ok(())
 }
 
 /// Gives each hole in `first..end` (blocks) unwritten blocks.
 fn reserve(inode: &Arc<Inode>, st: &FileState, first: u64, end: u64) -> Result<()> {
     let (first, end) = widened(inode, first, end);
-    let _one = st.writeback.lock();
+    let _one = st.claims.all();
     let vol = &inode.vol;
     let hole = |from: u64| -> Result<Option<(u64, u64)>> {
         let _i = inode.lock_shared();
@@ -154,7 +154,7 @@ pub(super) fn punch(inode: &Arc<Inode>, st: &FileState, offset: u64, end: u64) -
     if first == last {
         return Ok(());
     }
-    let _one = st.writeback.lock();
+    let _one = st.claims.all();
     drop_pages(inode, st, first, last);
     let vol = inode.vol.clone();
     let mut tp = Trans::new_must_succeed(&vol, vol.res.itruncate, 2 * vol.res.write_blocks)?;
@@ -180,7 +180,7 @@ fn grow(inode: &Arc<Inode>, st: &FileState, new: u64) -> Result<()> {
 }
 
 pub(super) fn set_size(inode: &Arc<Inode>, st: &FileState, new: u64) -> Result<()> {
-    let _one = st.writeback.lock();
+    let _one = st.claims.all();
     inode.change(|c| c.size = new)?;
     st.size.store(new, Ordering::Release);
     Ok(())
@@ -188,7 +188,7 @@ pub(super) fn set_size(inode: &Arc<Inode>, st: &FileState, new: u64) -> Result<(
 
 /// Moves every extent from block `from` on by `by` blocks, up or back, one in each link.
 fn shift(inode: &Arc<Inode>, st: &FileState, from: u64, by: u64, up: bool) -> Result<()> {
-    let _one = st.writeback.lock();
+    let _one = st.claims.all();
     let vol = inode.vol.clone();
     let mut tp = Trans::new_must_succeed(&vol, vol.res.write, 2 * vol.res.write_blocks)?;
     let locked = inode.lock();
@@ -222,8 +222,8 @@ fn unshare(inode: &Arc<Inode>, st: &FileState, first: u64, end: u64) -> Result<(
     let mut data = vec![0; bs];
     for block in first..end {
         if has_data(inode, st, block)? {
-            read_under_lock(inode, st, block * bs as u64, &mut data)?;
-            put(inode, st, block * bs as u64, &data, false)?;
+            read_under_lock(inode, st, block * bs as u64, &mut data, false)?;
+            put(inode, st, block * bs as u64, &data, Put::default())?;
         }
     }
     Ok(())

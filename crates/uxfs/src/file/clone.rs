@@ -3,7 +3,7 @@
 use super::allocate::{punch, set_size};
 use super::read::read_under_lock;
 use super::writeback::write_back;
-use super::{FileState, Files, Why, drop_pages, touch, zero_tail};
+use super::{FileState, Files, How, Why, drop_pages, touch, zero_tail};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
@@ -94,7 +94,7 @@ pub fn share(files: &Arc<Files>, from: Place<'_>, to: Place<'_>, len: u64, only_
     }
     if !only_same {
         touch(to.inode, &dst);
-        files.note_dirty(to.inode);
+        files.note_dirty(to.inode, &dst, How::default());
     }
     Ok(true)
 }
@@ -104,8 +104,8 @@ fn are_same(from: Place<'_>, src: &FileState, to: Place<'_>, dst: &FileState, le
     let mut done = 0;
     while done < len {
         let n = (len - done).min(COMPARED) as usize;
-        read_under_lock(from.inode, src, from.offset + done, &mut a[..n])?;
-        read_under_lock(to.inode, dst, to.offset + done, &mut b[..n])?;
+        read_under_lock(from.inode, src, from.offset + done, &mut a[..n], false)?;
+        read_under_lock(to.inode, dst, to.offset + done, &mut b[..n], false)?;
         if a[..n] != b[..n] {
             return Ok(false);
         }

@@ -6,7 +6,7 @@
 use super::read::{place, read_device, written};
 use super::write::{begin, put_all};
 use super::writeback::write_back;
-use super::{FileState, Files, Why, drop_pages, touch, zero_tail};
+use super::{FileState, Files, How, Why, drop_pages, touch, zero_tail};
 use crate::error::Result;
 use crate::inode::Inode;
 use std::ops::Range;
@@ -48,10 +48,10 @@ fn settle(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, bytes: Range<u
 ///
 /// # Errors
 /// As [`write`](super::write()); the device's.
-pub fn write_direct(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], append: bool) -> Result<u64> {
+pub fn write_direct(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], append: bool, how: How) -> Result<u64> {
     let st = files.state(inode);
     let bs = u64::from(inode.vol.geo.blocksize);
-    let begun = begin(files, inode, &st, (offset, buf.len() as u64), append, true)?;
+    let begun = begin(files, inode, &st, (offset, buf.len() as u64), append, how)?;
     let at = begun.at;
     if buf.is_empty() {
         return Ok(at);
@@ -64,12 +64,12 @@ pub fn write_direct(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[
     res = match &in_place {
         Some(_) => {
             let ends = [at..whole.start, whole.end..end];
-            res.and_then(|()| ends.into_iter().try_for_each(|r| put_all(files, inode, &st, r.start, part(r))))
+            res.and_then(|()| ends.into_iter().try_for_each(|r| put_all(files, inode, &st, r.start, part(r), how)))
         }
-        None => res.and_then(|()| put_all(files, inode, &st, at, buf)),
+        None => res.and_then(|()| put_all(files, inode, &st, at, buf, how)),
     };
     touch(inode, &st);
-    files.note_dirty(inode);
+    files.note_dirty(inode, &st, how);
     res?;
     settle(files, inode, &st, at..end)?;
     if let Some(extents) = in_place {

@@ -4,7 +4,7 @@
 //! exchange that a crash interrupts is finished by recovery, from where it stood, and no piece is swapped twice.
 
 use super::writeback::{next_link, write_back};
-use super::{Files, MAX_SIZE, Place, Why, drop_pages, touch};
+use super::{Files, How, MAX_SIZE, Place, Why, drop_pages, touch};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
@@ -22,7 +22,7 @@ use uxfs_format::superblock::incompat::EXCHRANGE;
 /// Exchanges `len` bytes of two files; with `None` everything behind the offsets, and the sizes.
 ///
 /// # Locks
-/// Both files' locks, write-back lock and `ilock` exclusively, in the order of their numbers.
+/// Both files' locks, claim of all that is written back and `ilock` exclusively, in the order of their numbers.
 ///
 /// # Errors
 /// [`Error::Unsupported`] on a volume without exchange-range; [`Error::Invalid`] for ranges that do not lie on blocks (their ends
@@ -78,8 +78,8 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
         flags: if len.is_none() { exchange_flag::SIZES } else { 0 },
         sizes: new_sizes,
     };
-    let _one = states[one].writeback.lock();
-    let _other = (!same_file).then(|| states[other].writeback.lock());
+    let _one = states[one].claims.all();
+    let _other = (!same_file).then(|| states[other].claims.all());
     (0..2).for_each(|i| drop_pages(inodes[i], &states[i], x.offsets[i], x.offsets[i] + x.blocks));
     let (begun, blocks) = (x.offsets, x.blocks);
     let mut tp = Trans::new(&vol, reservation(&vol), 4 * vol.res.write_blocks)?;
@@ -103,7 +103,7 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
     for i in 0..2 {
         states[i].size.store(inodes[i].core().size, Ordering::Release);
         touch(inodes[i], &states[i]);
-        files.note_dirty(inodes[i]);
+        files.note_dirty(inodes[i], &states[i], How::default());
     }
     Ok(())
 }

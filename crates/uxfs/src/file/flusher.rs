@@ -4,20 +4,41 @@
 //! Above the *background* limit the workers write. Half-way from there to the *hard* limit writers begin to wait, each for as much as it
 //! is about to make dirty, in the proportion in which the rest of the way is used up; nobody gets beyond the hard limit. They wait before
 //! they take any lock, so whatever write-back needs, it gets.
+//!
+//! What is dropped behind its writer is written at once, and whoever writes it waits in the same way at a limit of its own, a twelfth of
+//! the other, which the domains that write so share.
 
-use super::writeback::write_back;
-use super::{Files, Inode};
+use super::dirty::{Account, DROPPED, Fit, KEPT, Turn};
+use super::writeback::write_some;
+use super::{FileState, Files, How, Inode};
 use crate::error::Result;
-use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use uxfs_device::Class;
+use uxfs_sync::Kick;
 use uxfs_sync::explored::{Condvar, wait};
 
 /// Threads that write back. They wait for the device, not for processors.
 const WORKERS: usize = 4;
+/// Bytes of a file that are written before it is another one's turn.
+const TURN: u64 = 4 << 20;
+
+/// Who writes back what is dropped behind its writer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DropBehind {
+    /// The writer, in each write. As the kernel did it first.
+    Inline,
+    /// The workers, as many pages as were written so, of the files that have been dirty longest, whosever they are. As it was proposed.
+    FlusherOldest,
+    /// The workers, of these files, in turn with others.
+    #[default]
+    FlusherOwn,
+}
+
+uxfs_sync::named!(DropBehind { Inline = "inline", FlusherOldest = "flusher_oldest", FlusherOwn = "flusher_own" });
 
 /// Why data is written back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,35 +49,48 @@ pub enum Why {
     Background,
     /// Somebody waits for it to be durable, or for a file without anything dirty.
     Sync,
+    /// It is dropped then.
+    DropBehind,
     /// Space or memory is short.
     Space,
 }
 
 impl Why {
     /// How many there are.
-    const COUNT: usize = 4;
-    const NAMES: [&'static str; Why::COUNT] =
-        ["writeback_periodic_bytes", "writeback_background_bytes", "writeback_sync_bytes", "writeback_space_bytes"];
+    const COUNT: usize = 5;
+    const NAMES: [&'static str; Why::COUNT] = [
+        "writeback_periodic_bytes",
+        "writeback_background_bytes",
+        "writeback_sync_bytes",
+        "writeback_dropbehind_bytes",
+        "writeback_space_bytes",
+    ];
 
     pub(super) fn class(self) -> Class {
         if self == Why::Sync { Class::Fsync } else { Class::Background }
+    }
+
+    /// True if somebody waits for it.
+    pub(super) fn is_awaited(self) -> bool {
+        !matches!(self, Why::Background | Why::DropBehind)
     }
 }
 
 #[derive(Default)]
 struct State {
-    /// Files that a worker writes just now.
-    busy: BTreeSet<u64>,
+    /// Files that workers write just now, and how many do.
+    busy: BTreeMap<u64, usize>,
     workers: Vec<JoinHandle<()>>,
+    /// Pages that are to be written, of the files that have been dirty longest.
+    oldest: u64,
     /// No worker is to begin anything any more.
     stopped: bool,
 }
 
 /// The workers of a volume, and what they did.
 pub struct Flusher {
-    state: Mutex<State>,
-    /// There may be something to write.
-    work: Condvar,
+    /// Wakes them.
+    kick: Kick<State>,
     /// Something was written.
     room: Condvar,
     waiting: AtomicUsize,
@@ -69,8 +103,7 @@ pub struct Flusher {
 impl Default for Flusher {
     fn default() -> Flusher {
         Flusher {
-            state: Mutex::default(),
-            work: Condvar::new(),
+            kick: Kick::new(State::default()),
             room: Condvar::new(),
             waiting: AtomicUsize::new(0),
             written: Default::default(),
@@ -89,11 +122,12 @@ impl Flusher {
         Why::NAMES.into_iter().zip(self.written.iter().map(|w| w.load(Ordering::Relaxed) * block)).collect()
     }
 
-    /// Pages went to the device, or were lost on the way.
-    pub fn note_written(&self, pages: u64, why: Why) {
+    /// Pages of a domain went to the device, or were lost on the way.
+    pub fn note_written(&self, pages: u64, why: Why, account: &Account) {
         self.written[why as usize].fetch_add(pages, Ordering::AcqRel);
+        account.written.fetch_add(pages, Ordering::AcqRel);
         if self.waiting.load(Ordering::Acquire) > 0 {
-            drop(self.state.lock());
+            drop(self.kick.lock());
             self.room.notify_all();
         }
     }
@@ -101,11 +135,11 @@ impl Flusher {
     /// Lets the workers end what they do, and waits for that.
     pub fn stop(&self) {
         let workers = {
-            let mut s = self.state.lock();
+            let mut s = self.kick.lock();
             s.stopped = true;
-            self.work.notify_all();
             std::mem::take(&mut s.workers)
         };
+        self.kick.wake_all();
         let me = std::thread::current().id();
         for w in workers.into_iter().filter(|w| w.thread().id() != me) {
             let _ = w.join();
@@ -124,6 +158,18 @@ impl Drop for PowerCut<'_> {
     }
 }
 
+/// Pages that are counted, and how far they may be.
+struct Limit<'a> {
+    /// How many there are.
+    now: &'a dyn Fn() -> usize,
+    /// How many were written so far.
+    done: &'a dyn Fn() -> u64,
+    /// Up to here nobody waits.
+    free: usize,
+    /// Nobody gets beyond.
+    most: usize,
+}
+
 impl Files {
     /// Dirty pages above which the workers write.
     fn background(&self) -> usize {
@@ -136,77 +182,142 @@ impl Files {
 
     /// Wakes the workers; starts them if there are none yet.
     fn kick(self: &Arc<Self>) {
-        let mut s = self.flusher.state.lock();
-        if s.workers.is_empty() && !s.stopped {
+        if !self.started.swap(true, Ordering::AcqRel) {
+            let mut s = self.flusher.kick.lock();
             for n in 0..WORKERS {
                 let files = self.clone();
                 let started = std::thread::Builder::new().name(format!("uxfs-flush{n}")).spawn(move || files.flush_work());
                 s.workers.extend(started.ok());
             }
         }
-        self.flusher.work.notify_all();
+        self.flusher.kick.ask();
+    }
+
+    /// What there is to do, for a worker: `None` inside if it is to end.
+    fn look(self: &Arc<Self>, s: &mut State) -> Option<Option<(Turn, u64)>> {
+        if s.stopped {
+            return Some(None);
+        }
+        let much = s.oldest > 0 || self.dirty_pages() > self.background() - self.background() / 8;
+        let mut dirty = self.dirty.lock();
+        if !much && dirty.all_behind() == 0 {
+            return None;
+        }
+        let turn = dirty.turn(|line| much || line == DROPPED, |i, line| self.fit(i, line, &s.busy));
+        drop(dirty);
+        if turn.is_none() && s.busy.is_empty() {
+            // Whatever there was is written.
+            s.oldest = 0;
+        }
+        let turn = turn?;
+        *s.busy.entry(turn.inode.ino.0).or_default() += 1;
+        let mut pages = TURN / u64::from(turn.inode.vol.geo.blocksize);
+        if s.oldest > 0 {
+            pages = pages.min(s.oldest);
+            s.oldest -= pages;
+        }
+        Some(Some((turn, pages)))
+    }
+
+    /// Whether a worker may write a file now.
+    fn fit(self: &Arc<Self>, inode: &Inode, line: usize, busy: &BTreeMap<u64, usize>) -> Fit {
+        let st = self.state(inode);
+        let (dirty, behind) = (st.pages.dirty(), st.pages.behind.pages());
+        let workers = busy.get(&inode.ino.0).copied().unwrap_or(0) as u64;
+        if line == DROPPED && behind == 0 {
+            return Fit::Gone;
+        }
+        // Several write one file if there is enough of it for each, and nobody writes its times while its data is on the way.
+        let turn = TURN / u64::from(inode.vol.geo.blocksize);
+        let enough = if workers == 0 && !st.claims.any() { dirty > 0 || line == KEPT } else { dirty as u64 > workers * turn / 4 };
+        // What is to be dropped has its turns in the other line, if there is one.
+        let one_line = self.cfg.drop_behind != DropBehind::FlusherOwn;
+        if enough && (line == DROPPED || one_line || dirty == 0 || dirty > behind) { Fit::Now } else { Fit::Later }
     }
 
     /// What a worker does until it is stopped.
     fn flush_work(self: Arc<Self>) {
-        loop {
-            let inode = {
-                let mut s = self.flusher.state.lock();
-                loop {
-                    if s.stopped {
-                        return;
-                    }
-                    let wanted = self.dirty_pages() > self.background() - self.background() / 8;
-                    if let Some(i) = wanted.then(|| self.oldest(&s.busy)).flatten() {
-                        s.busy.insert(i.ino.0);
-                        break i;
-                    }
-                    self.flusher.work.wait(&mut s);
-                }
-            };
-            let guard = PowerCut(&inode);
+        while let Some((turn, pages)) = self.flusher.kick.next(|s| self.look(s)) {
+            let inode = &turn.inode;
+            let guard = PowerCut(inode);
+            let why = if turn.line == DROPPED { Why::DropBehind } else { Why::Background };
             // The error is latched for the file's next fsync; what could not be written is not dirty any more.
-            let failed = write_back(&self, &inode, 0, u64::MAX, Why::Background).is_err();
+            let done = write_some(&self, inode, 0, u64::MAX, why, pages);
             drop(guard);
-            self.flusher.state.lock().busy.remove(&inode.ino.0);
+            self.dirty.lock().settle(&turn, *done.as_ref().unwrap_or(&0));
+            let mut s = self.flusher.kick.lock();
+            if let std::collections::btree_map::Entry::Occupied(mut e) = s.busy.entry(inode.ino.0) {
+                *e.get_mut() -= 1;
+                if *e.get() == 0 {
+                    e.remove();
+                }
+            }
+            drop(s);
             self.flusher.room.notify_all();
-            if failed && inode.vol.journal.shutdown.reason().is_some() {
+            if done.is_err() && inode.vol.journal.shutdown.reason().is_some() {
                 return;
             }
         }
+    }
+
+    /// Somebody wrote what is dropped then.
+    ///
+    /// # Errors
+    /// Those of write-back, where the writer does it.
+    pub(super) fn kick_behind(self: &Arc<Self>, inode: &Arc<Inode>, bytes: Range<u64>) -> Result<()> {
+        // Where blocks lie must not depend on who was faster.
+        if self.cfg.drop_behind == DropBehind::Inline || inode.vol.reproducible {
+            return write_some(self, inode, bytes.start, bytes.end, Why::DropBehind, u64::MAX).map(|_| ());
+        }
+        if self.cfg.drop_behind == DropBehind::FlusherOldest {
+            let pages = bytes.end.div_ceil(u64::from(inode.vol.geo.blocksize)) - bytes.start / u64::from(inode.vol.geo.blocksize);
+            self.flusher.kick.lock().oldest += pages;
+        }
+        self.kick();
+        Ok(())
     }
 
     /// Waits until `pages` more may become dirty. The caller holds no lock.
     ///
     /// # Errors
     /// The volume is shut down.
-    pub(super) fn throttle(self: &Arc<Self>, mine: &Arc<Inode>, pages: usize) -> Result<()> {
-        if self.dirty_pages() <= self.background() {
-            return Ok(());
-        }
+    pub(super) fn throttle(self: &Arc<Self>, mine: &Arc<Inode>, st: &FileState, pages: usize, how: How) -> Result<()> {
         if mine.vol.reproducible {
             return self.throttle_alone(mine);
         }
+        if how.drops() && self.cfg.drop_behind == DropBehind::FlusherOwn {
+            let (account, most) = (st.pages.behind.account(), self.limit / 12);
+            let (now, done) = (|| self.dirty.lock().behind(&account), || account.written.load(Ordering::Acquire));
+            self.wait_for(mine, pages, &Limit { now: &now, done: &done, free: most / 2, most })?;
+        }
+        if self.dirty_pages() <= self.background() {
+            return Ok(());
+        }
         self.kick();
+        let (now, done) = (|| self.dirty_pages(), || self.flusher.total());
         let free = (self.background() + self.limit) / 2;
-        let over = self.dirty_pages().saturating_sub(free);
+        self.wait_for(mine, pages, &Limit { now: &now, done: &done, free, most: self.limit })
+    }
+
+    /// Waits, where more is there than is free, until as much more was written as is a share of what is about to come.
+    fn wait_for(self: &Arc<Self>, mine: &Arc<Inode>, pages: usize, l: &Limit<'_>) -> Result<()> {
+        let over = (l.now)().saturating_sub(l.free);
         if over == 0 {
             return Ok(());
         }
         self.flusher.throttled.fetch_add(1, Ordering::Relaxed);
-        let share = pages.saturating_mul(over).div_ceil(self.limit - free).min(self.limit);
-        let goal = self.flusher.total() + share as u64;
+        let share = pages.saturating_mul(over).div_ceil((l.most - l.free).max(1)).min(l.most);
+        let goal = (l.done)() + share as u64;
         self.flusher.waiting.fetch_add(1, Ordering::AcqRel);
-        let mut s = self.flusher.state.lock();
+        let mut s = self.flusher.kick.lock();
         let res = loop {
-            let dirty = self.dirty_pages();
-            if dirty <= free || (dirty <= self.limit && self.flusher.total() >= goal) {
+            let now = (l.now)();
+            if now <= l.free || (now <= l.most && (l.done)() >= goal) {
                 break Ok(());
             }
             if let Err(e) = mine.vol.check_writable() {
                 break Err(e);
             }
-            self.flusher.work.notify_all();
             wait(&self.flusher.room, &mut s);
         };
         drop(s);
@@ -222,8 +333,9 @@ impl Files {
         // Somewhat below the limit, so that not every write meets it again.
         while self.dirty_pages() > self.limit - self.limit / 8 {
             mine.vol.check_writable()?;
-            let Some(i) = self.oldest(&BTreeSet::new()) else { return Ok(()) };
-            write_back(self, &i, 0, u64::MAX, Why::Background)?;
+            let turn = self.dirty.lock().turn(|line| line == KEPT, |_, _| Fit::Now);
+            let Some(turn) = turn else { return Ok(()) };
+            write_some(self, &turn.inode, 0, u64::MAX, Why::Background, u64::MAX)?;
         }
         Ok(())
     }

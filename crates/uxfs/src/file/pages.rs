@@ -6,8 +6,10 @@
 //!
 //! 1. A page that is there is up to date. It is *dirty* (to be written back), *in flight* (being written), both, or *clean*.
 //! 2. Only clean pages are dropped to make room. Of a file that is not cached, what becomes clean is dropped at once.
-//! 3. What was read from the device gets in only if nothing was written or dropped in its folio since the reading began.
+//! 3. Of pages that are dropped behind whoever reads or writes them, each says so itself, until somebody else uses it.
+//! 4. What was read from the device gets in only if nothing was written or dropped in its folio since the reading began.
 
+use super::dirty::{Account, Behind};
 use super::memory::{Buf, Memory};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -27,6 +29,15 @@ struct Page {
     /// A block is promised for it.
     delayed: bool,
     in_flight: bool,
+    /// It is dropped as soon as it is clean.
+    behind: bool,
+}
+
+impl Page {
+    /// It counts as one that is to be written and dropped.
+    fn counts(&self) -> bool {
+        self.behind && (self.dirty || self.in_flight)
+    }
 }
 
 /// Bytes that a folio needs to find one page, at most.
@@ -59,6 +70,9 @@ pub struct Pages {
     memory: Arc<Memory>,
     me: Weak<Pages>,
     block: usize,
+    dirty: AtomicUsize,
+    /// Those that are dirty or in flight and dropped then.
+    pub behind: Behind,
 }
 
 /// Blocks that lie behind each other in a file and in a buffer.
@@ -127,8 +141,11 @@ pub struct Ticket {
 
 impl Pages {
     /// None yet.
-    pub fn new(memory: &Arc<Memory>, block: usize) -> Arc<Pages> {
-        Arc::new_cyclic(|me| Pages { folios: RwLock::default(), memory: memory.clone(), me: me.clone(), block })
+    pub fn new(memory: &Arc<Memory>, block: usize, account: Arc<Account>) -> Arc<Pages> {
+        Arc::new_cyclic(|me| {
+            let (folios, dirty, behind) = (RwLock::default(), AtomicUsize::new(0), Behind::new(account));
+            Pages { folios, memory: memory.clone(), me: me.clone(), block, dirty, behind }
+        })
     }
 
     /// Blocks of a folio.
@@ -165,16 +182,36 @@ impl Pages {
         }
     }
 
-    /// What is there of `first..end`, in the file's order.
-    pub fn find(&self, first: u64, end: u64) -> Vec<Piece> {
-        let mut out: Vec<Piece> = Vec::new();
+    /// What is there of `first..end`, in the file's order. With `keep` it is used, and so not dropped behind anybody any more.
+    pub fn find(&self, first: u64, end: u64, keep: bool) -> Vec<Piece> {
+        let (mut out, mut kept): (Vec<Piece>, usize) = (Vec::new(), 0);
         self.each(first, end, |folio, base, range| {
-            folio.used.store(true, Ordering::Relaxed);
-            for (i, p) in folio.slots.lock().pages.range(range) {
+            if keep {
+                folio.used.store(true, Ordering::Relaxed);
+            }
+            for (i, p) in folio.slots.lock().pages.range_mut(range) {
+                if keep {
+                    kept += usize::from(p.counts());
+                    p.behind = false;
+                }
                 self.push(&mut out, base + u64::from(*i), p);
             }
         });
+        self.behind.change(0, kept);
         out
+    }
+
+    /// Drops what is clean of `first..end` and is dropped behind its readers.
+    pub fn drop_read(&self, first: u64, end: u64) {
+        let mut empty = false;
+        self.each(first, end, |folio, _, range| {
+            let mut slots = folio.slots.lock();
+            slots.remove(range, &self.memory, |p| p.behind && !p.dirty && !p.in_flight);
+            empty |= slots.pages.is_empty();
+        });
+        if empty {
+            self.drop_empty(first, end);
+        }
     }
 
     /// Puts a page behind the others.
@@ -201,11 +238,12 @@ impl Pages {
         out
     }
 
-    /// Makes blocks from `first` on dirty, all of one folio: `needs` says of each what is known. The bytes are those of `buf`.
-    pub fn write(&self, first: u64, buf: &Arc<Buf>, needs: &[Need]) -> Installed {
+    /// Makes blocks from `first` on dirty, all of one folio: `needs` says of each what is known. The bytes are those of `buf`. With
+    /// `drop`, those that are not there yet are dropped when they were written.
+    pub fn write(&self, first: u64, buf: &Arc<Buf>, needs: &[Need], drop: bool) -> Installed {
         let n = self.per_folio();
         let folio = self.make_folio(first / n);
-        let mut done = Installed::default();
+        let (mut done, mut more, mut less) = (Installed::default(), 0, 0);
         let mut slots = folio.slots.lock();
         slots.changes += 1;
         let start = (first % n) as u16;
@@ -213,6 +251,7 @@ impl Pages {
         for (i, need) in needs.iter().enumerate().filter(|x| *x.1 != Need::Done) {
             let slot = slots.pages.get(&(start + i as u16));
             let (was_dirty, had, in_flight) = slot.map_or((false, false, false), |p| (p.dirty, p.delayed, p.in_flight));
+            let (was_behind, counted) = slot.map_or((true, false), |p| (p.behind, p.counts()));
             if *need == Need::WasDirty && !was_dirty {
                 done.undecided.push(first + i as u64);
                 continue;
@@ -221,11 +260,15 @@ impl Pages {
             done.spare += u64::from(promised && had);
             done.newly_dirty += usize::from(!was_dirty);
             let at = (i * self.block) as u32;
-            let page = Page { buf: buf.clone(), at, dirty: true, delayed: promised || had, in_flight };
+            let page = Page { buf: buf.clone(), at, dirty: true, delayed: promised || had, in_flight, behind: drop && was_behind };
+            less += usize::from(counted);
+            more += usize::from(page.counts());
             slots.pages.insert(start + i as u16, page);
         }
         self.memory.take((slots.pages.len() - before) * ENTRY);
         folio.dirty.fetch_add(done.newly_dirty, Ordering::AcqRel);
+        self.dirty.fetch_add(done.newly_dirty, Ordering::AcqRel);
+        self.behind.change(more, less);
         self.list(&folio, &mut slots);
         done
     }
@@ -244,8 +287,9 @@ impl Pages {
         Ticket { folio, changes }
     }
 
-    /// Keeps what was read: blocks from `first` on, all of the ticket's folio. What is there already stays.
-    pub fn keep(&self, ticket: &Ticket, first: u64, buf: &Arc<Buf>) {
+    /// Keeps what was read: blocks from `first` on, all of the ticket's folio; with `drop` until they were read. What is there
+    /// already stays.
+    pub fn keep(&self, ticket: &Ticket, first: u64, buf: &Arc<Buf>, drop: bool) {
         let start = (first % self.per_folio()) as u16;
         let blocks = buf.bytes().len() / self.block;
         let mut slots = ticket.folio.slots.lock();
@@ -255,14 +299,15 @@ impl Pages {
         let before = slots.pages.len();
         for i in 0..blocks {
             let at = (i * self.block) as u32;
-            let page = || Page { buf: buf.clone(), at, dirty: false, delayed: false, in_flight: false };
+            let page = || Page { buf: buf.clone(), at, dirty: false, delayed: false, in_flight: false, behind: drop };
             slots.pages.entry(start + i as u16).or_insert_with(page);
         }
         self.memory.take((slots.pages.len() - before) * ENTRY);
         self.list(&ticket.folio, &mut slots);
     }
 
-    /// Marks the next dirty pages of `from..end` in flight, at most `most` blocks that lie behind each other.
+    /// Marks the next dirty pages of `from..end` in flight that lie behind each other: `most` blocks, and to the end of the last buffer,
+    /// which takes its memory until all of it was written.
     pub fn take_run(&self, from: u64, end: u64, most: u64) -> Option<Run> {
         let mut run = Run { first: from, blocks: 0, pieces: Vec::new(), delayed: 0 };
         let n = self.per_folio();
@@ -279,7 +324,8 @@ impl Pages {
             for (i, p) in slots.pages.range_mut(from.saturating_sub(base) as u16..(end - base).min(n) as u16) {
                 let block = base + u64::from(*i);
                 let follows = run.blocks == 0 || run.first + run.blocks == block;
-                if !p.dirty || !follows || run.blocks == most {
+                let full = run.blocks >= most && !run.pieces.last().is_some_and(|l| Arc::ptr_eq(&l.buf, &p.buf));
+                if !p.dirty || !follows || full {
                     if run.blocks > 0 {
                         break;
                     }
@@ -295,6 +341,7 @@ impl Pages {
             }
             drop(slots);
             folio.dirty.fetch_sub((run.blocks - before) as usize, Ordering::AcqRel);
+            self.dirty.fetch_sub((run.blocks - before) as usize, Ordering::AcqRel);
             next = number + 1;
             if run.blocks > 0 && run.first + run.blocks != next * n {
                 break;
@@ -303,20 +350,33 @@ impl Pages {
         (run.blocks > 0).then_some(run)
     }
 
-    /// A run was written, or could not be. What was not written again since becomes clean, or goes with `drop`.
+    /// A run was written, or could not be. What was not written again since becomes clean, or goes: all of it with `drop`, else what is
+    /// dropped behind its writer.
     pub fn finish_run(&self, first: u64, blocks: u64, drop: bool) {
+        let (mut less, mut empty) = (0, false);
         self.each(first, first + blocks, |folio, _, range| {
             let mut slots = folio.slots.lock();
-            slots.pages.range_mut(range.clone()).for_each(|(_, p)| p.in_flight = false);
-            if drop {
-                slots.remove(range, &self.memory, |p| !p.dirty);
+            let mut any = drop;
+            for (_, p) in slots.pages.range_mut(range.clone()) {
+                let counted = p.counts();
+                p.in_flight = false;
+                less += usize::from(counted && !p.counts());
+                any |= p.behind;
+            }
+            if any {
+                slots.remove(range, &self.memory, |p| !p.dirty && (drop || p.behind));
+                empty |= slots.pages.is_empty();
             }
         });
+        self.behind.change(0, less);
+        if empty {
+            self.drop_empty(first, first + blocks);
+        }
     }
 
     /// Forgets blocks `first..end`, dirty or not. Returns how many were dirty, and how many had promises.
     pub fn forget(&self, first: u64, end: u64) -> (usize, u64) {
-        let (mut dirty, mut delayed) = (0, 0);
+        let (mut dirty, mut delayed, mut less) = (0, 0, 0);
         self.each(first, end, |folio, _, range| {
             let mut slots = folio.slots.lock();
             slots.changes += 1;
@@ -324,11 +384,14 @@ impl Pages {
             slots.remove(range, &self.memory, |p| {
                 were_dirty += usize::from(p.dirty);
                 delayed += u64::from(p.delayed);
+                less += usize::from(p.counts());
                 true
             });
             folio.dirty.fetch_sub(were_dirty, Ordering::AcqRel);
             dirty += were_dirty;
         });
+        self.dirty.fetch_sub(dirty, Ordering::AcqRel);
+        self.behind.change(0, less);
         self.drop_empty(first, end);
         (dirty, delayed)
     }
@@ -345,22 +408,39 @@ impl Pages {
         }
     }
 
+    /// The next dirty block of `first..end`.
+    pub fn next_dirty(&self, first: u64, end: u64) -> Option<u64> {
+        if self.dirty() == 0 {
+            return None;
+        }
+        self.next(first, end, |f| f.dirty.load(Ordering::Acquire) > 0, |p| p.dirty)
+    }
+
     /// The next block of `first..end` that the device does not have as it is.
     pub fn next_unwritten(&self, first: u64, end: u64) -> Option<u64> {
-        let mut found = None;
-        self.each(first, end, |folio, base, range| {
-            if found.is_some() {
-                return;
+        self.next(first, end, |_| true, |p| p.dirty || p.in_flight)
+    }
+
+    fn next(&self, first: u64, end: u64, may: impl Fn(&Folio) -> bool, wanted: impl Fn(&Page) -> bool) -> Option<u64> {
+        let n = self.per_folio();
+        let mut from = first / n;
+        while first < end {
+            let found = self.folios.read().range(from..end.div_ceil(n)).find(|x| may(x.1)).map(|x| (*x.0, x.1.clone()));
+            let (number, folio) = found?;
+            let base = number * n;
+            let range = first.saturating_sub(base) as u16..(end - base).min(n) as u16;
+            let block = folio.slots.lock().pages.range(range).find(|x| wanted(x.1)).map(|x| base + u64::from(*x.0));
+            if block.is_some() {
+                return block;
             }
-            let slots = folio.slots.lock();
-            found = slots.pages.range(range).find(|x| x.1.dirty || x.1.in_flight).map(|x| base + u64::from(*x.0));
-        });
-        found
+            from = number + 1;
+        }
+        None
     }
 
     /// How many are dirty.
     pub fn dirty(&self) -> usize {
-        self.folios.read().values().map(|f| f.dirty.load(Ordering::Acquire)).sum()
+        self.dirty.load(Ordering::Acquire)
     }
 }
 

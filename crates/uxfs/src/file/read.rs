@@ -35,7 +35,8 @@ impl Ahead {
     }
 }
 
-/// Reads into `buf` from `offset`; returns how much there was before the end.
+/// Reads into `buf` from `offset`; returns how much there was before the end. With `drop`, nothing stays in memory that only this
+/// read needed.
 ///
 /// # Locks
 /// Waits for the file's lock of the blocks that are read, then takes `ilock` shared for each run. None is held while bytes are copied,
@@ -43,9 +44,9 @@ impl Ahead {
 ///
 /// # Errors
 /// The device's; the file's extents are corrupt.
-pub fn read(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+pub fn read(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &mut [u8], drop: bool) -> Result<usize> {
     let st = files.state(inode);
-    locked(inode, &st, offset, buf, |part| read_under_lock(inode, &st, offset, part))
+    locked(inode, &st, offset, buf, |part| read_under_lock(inode, &st, offset, part, drop))
 }
 
 /// Waits for the lock of what there is to read, and lets `fill` read it.
@@ -77,27 +78,32 @@ pub(super) fn locked(
 }
 
 /// As [`read`], for whoever has the lock already.
-pub(super) fn read_under_lock(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8]) -> Result<()> {
+pub(super) fn read_under_lock(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8], drop: bool) -> Result<()> {
     let bs = u64::from(inode.vol.geo.blocksize);
     // What is being copied cannot be dropped meanwhile: a part at a time.
     if st.files.cfg.keep && buf.len() > COPIED {
-        let parts = buf.chunks_mut(COPIED).enumerate();
-        return parts.into_iter().try_for_each(|(n, part)| read_under_lock(inode, st, offset + (n * COPIED) as u64, part));
+        let mut parts = buf.chunks_mut(COPIED).enumerate();
+        return parts.try_for_each(|(n, part)| read_under_lock(inode, st, offset + (n * COPIED) as u64, part, drop));
     }
     let end = offset + buf.len() as u64;
     let mut at = offset;
     // First the pages that are there, then the rest: a page that was not there is as the device has it.
-    for p in st.pages.find(offset / bs, end.div_ceil(bs)) {
+    for p in st.pages.find(offset / bs, end.div_ceil(bs), !drop) {
         let (s, e) = ((p.first * bs).max(offset), (p.end() * bs).min(end));
         if at < s {
-            read_missing(inode, st, at, &mut buf[(at - offset) as usize..(s - offset) as usize])?;
+            read_missing(inode, st, at, &mut buf[(at - offset) as usize..(s - offset) as usize], drop)?;
         }
         let skip = (s - p.first * bs) as usize;
         buf[(s - offset) as usize..(e - offset) as usize].copy_from_slice(&p.bytes()[skip..skip + (e - s) as usize]);
         at = e;
     }
     if at < end {
-        read_missing(inode, st, at, &mut buf[(at - offset) as usize..])?;
+        read_missing(inode, st, at, &mut buf[(at - offset) as usize..], drop)?;
+    }
+    if drop {
+        // The last block may be asked for again at once, unless all of it was read.
+        let to = if end >= st.size.load(Ordering::Acquire) { end.div_ceil(bs) } else { end / bs };
+        st.pages.drop_read(offset / bs, to);
     }
     Ok(())
 }
@@ -117,12 +123,12 @@ pub(super) fn place(inode: &Inode, e: &Extent, block: u64) -> u64 {
 }
 
 /// Reads what no page holds.
-fn read_missing(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8]) -> Result<()> {
+fn read_missing(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8], drop: bool) -> Result<()> {
     // Where memory is short, what is read goes to who asked and nowhere else.
     if st.files.cfg.keep
         && let Some(_room) = st.files.memory.try_room(buf.len() + MOST_AHEAD as usize)
     {
-        return read_kept(inode, st, offset, buf);
+        return read_kept(inode, st, offset, buf, drop);
     }
     read_device(inode, offset, buf)
 }
@@ -145,7 +151,7 @@ pub(super) fn read_device(inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Re
 }
 
 /// Reads in whole blocks that become pages, and some of those that follow.
-fn read_kept(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8]) -> Result<()> {
+fn read_kept(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8], drop: bool) -> Result<()> {
     let bs = u64::from(inode.vol.geo.blocksize);
     let (first, end) = (offset / bs, (offset + buf.len() as u64).div_ceil(bs));
     let last = st.size.load(Ordering::Acquire).div_ceil(bs).max(end);
@@ -157,15 +163,16 @@ fn read_kept(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8]) ->
         let to = ((at / st.pages.per_folio() + 1) * st.pages.per_folio()).min(ahead);
         // Holes need no folio.
         if !written(inode, at, to)?.is_empty() {
-            read_pages(inode, st, at..to, offset, buf)?;
+            read_pages(inode, st, at..to, (offset, drop), buf)?;
         }
         at = to;
     }
     Ok(())
 }
 
-/// Reads blocks of one folio, keeps them, and copies what of them belongs into `buf`, which is the file's at `offset`.
-fn read_pages(inode: &Arc<Inode>, st: &FileState, blocks: Range<u64>, offset: u64, buf: &mut [u8]) -> Result<()> {
+/// Reads blocks of one folio, keeps them, until they were read with `drop`, and copies what of them belongs into `buf`, which is the
+/// file's at `offset`.
+fn read_pages(inode: &Arc<Inode>, st: &FileState, blocks: Range<u64>, (offset, drop): (u64, bool), buf: &mut [u8]) -> Result<()> {
     let bs = u64::from(inode.vol.geo.blocksize);
     let end = offset + buf.len() as u64;
     let ticket = st.pages.ticket(blocks.start);
@@ -180,7 +187,7 @@ fn read_pages(inode: &Arc<Inode>, st: &FileState, blocks: Range<u64>, offset: u6
         }
         r?;
         let page = st.files.memory.buf(bytes);
-        st.pages.keep(&ticket, first, &page);
+        st.pages.keep(&ticket, first, &page, drop);
         let (s, t) = ((first * bs).max(offset), (to * bs).min(end));
         if s < t {
             let skip = (s - first * bs) as usize;

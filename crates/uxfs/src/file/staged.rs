@@ -32,7 +32,7 @@ pub(super) type Staged = Mutex<BTreeMap<u64, (FsBlock, u32)>>;
 /// The files that have staged blocks, and whether some were used lately.
 pub(super) type Waiting = Mutex<BTreeMap<u64, (Arc<Inode>, bool)>>;
 
-/// Takes staged blocks for the file's block `off`, at most `len`. The caller holds the write-back lock.
+/// Takes staged blocks for the file's block `off`, at most `len`. The caller holds the claim of all that is written back.
 pub(super) fn take(inode: &Arc<Inode>, st: &FileState, off: u64, len: u32) -> Option<(FsBlock, u32)> {
     let mut staged = st.staged.lock();
     let (first, (start, n)) = staged.range(..=off).next_back().map(|x| (*x.0, *x.1))?;
@@ -57,7 +57,7 @@ fn put(staged: &mut BTreeMap<u64, (FsBlock, u32)>, off: u64, start: FsBlock, len
 /// least. Returns the blocks for `off`; `None` if the volume has no such window in a row, or little room: then nothing was done.
 ///
 /// # Locks
-/// The caller holds the write-back lock; takes `ilock`.
+/// The caller holds the claim of all that is written back; takes `ilock`.
 ///
 /// # Errors
 /// The device's; a tree is corrupt.
@@ -106,7 +106,7 @@ pub(super) fn stage(inode: &Arc<Inode>, st: &FileState, (off, len): (u64, u32), 
 /// Gives a file's staged blocks back.
 ///
 /// # Locks
-/// The file's write-back lock.
+/// The file's claim of all that is written back.
 ///
 /// # Errors
 /// The volume is shut down, or a tree is corrupt: recovery frees them then.
@@ -115,7 +115,7 @@ pub fn release_staged(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
         return Ok(());
     }
     let st = files.state(inode);
-    let _one = st.writeback.lock();
+    let _one = st.claims.all();
     let staged = std::mem::take(&mut *st.staged.lock());
     let vol = &inode.vol;
     for (start, len) in staged.into_values() {

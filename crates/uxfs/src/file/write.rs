@@ -5,7 +5,7 @@ use super::memory::Room;
 use super::pages::{FOLIO, Need};
 use super::read::read_under_lock;
 use super::writeback::write_back;
-use super::{FileState, Files, MAX_SIZE, Why, touch, zero_tail};
+use super::{FileState, Files, How, IoMode, MAX_SIZE, Why, touch, zero_tail};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
@@ -33,26 +33,26 @@ pub(super) struct Begun<'a> {
     _room: Room<'a>,
 }
 
-/// Waits for everything that a write needs, past the cache if `direct`.
+/// Waits for everything that a write needs.
 pub(super) fn begin<'a>(
     files: &'a Arc<Files>,
     inode: &Arc<Inode>,
     st: &'a FileState,
     (offset, len): (u64, u64),
     append: bool,
-    direct: bool,
+    how: How,
 ) -> Result<Begun<'a>> {
     inode.vol.check_writable()?;
     let bs = u64::from(inode.vol.geo.blocksize);
     // In this order: no more than has room gets by the limit of what may be dirty at once.
     let room = files.memory.room(len.saturating_add(2 * bs) as usize);
-    files.throttle(inode, len.div_ceil(bs) as usize)?;
+    files.throttle(inode, st, len.div_ceil(bs) as usize, how)?;
     loop {
         let (at, range) = plan(st, offset, len, append, bs)?;
         // Beside others only where nothing but whole blocks changes, and nothing in memory.
-        let plain = direct && range.end < u64::MAX && (at | len).is_multiple_of(bs);
+        let plain = how.mode == IoMode::Direct && range.end < u64::MAX && (at | len).is_multiple_of(bs);
         let io = match plain {
-            true => st.lock.write_direct(range.clone(), || st.pages.find(range.start / bs, range.end / bs).is_empty()),
+            true => st.lock.write_direct(range.clone(), || st.pages.find(range.start / bs, range.end / bs, false).is_empty()),
             false => st.lock.write(range.clone()),
         };
         // The size may have changed before the lock was there.
@@ -71,42 +71,49 @@ pub(super) fn begin<'a>(
 ///
 /// # Errors
 /// `NoSpace` if no block can be promised; [`Error::TooLarge`].
-pub fn write(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], append: bool) -> Result<u64> {
+pub fn write(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], append: bool, how: How) -> Result<u64> {
     let st = files.state(inode);
-    let begun = begin(files, inode, &st, (offset, buf.len() as u64), append, false)?;
+    let begun = begin(files, inode, &st, (offset, buf.len() as u64), append, how)?;
     let at = begun.at;
     if buf.is_empty() {
         return Ok(at);
     }
     let size = st.size.load(Ordering::Acquire);
     let res = if at > size { zero_tail(inode, &st, size) } else { Ok(()) };
-    let res = res.and_then(|()| put_all(files, inode, &st, at, buf));
+    let res = res.and_then(|()| put_all(files, inode, &st, at, buf, how));
     // Also if it failed half-way: what was written is dirty.
     touch(inode, &st);
-    files.note_dirty(inode);
-    res.map(|()| at)
+    files.note_dirty(inode, &st, how);
+    res?;
+    // Without the locks.
+    drop(begun);
+    if how.drops() {
+        files.kick_behind(inode, at..at + buf.len() as u64)?;
+    }
+    Ok(at)
 }
 
-pub(super) fn put_all(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &[u8]) -> Result<()> {
+/// Makes pages of bytes, and lets the file grow to their end.
+pub(super) fn put_all(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &[u8], how: How) -> Result<()> {
     let end = offset + buf.len() as u64;
     let mut at = offset;
     while at < end {
         let to = (at / FOLIO as u64 + 1).saturating_mul(FOLIO as u64).min(end);
-        put(inode, st, at, &buf[(at - offset) as usize..(to - offset) as usize], true)?;
+        put(inode, st, at, &buf[(at - offset) as usize..(to - offset) as usize], Put { grow: true, drop: how.drops() })?;
         at = to;
         if at < end {
-            make_room(files, inode)?;
+            make_room(files, inode, st, how)?;
         }
     }
     Ok(())
 }
 
 /// Sees to it that one write, however long, does not take more memory than there is.
-fn make_room(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
+fn make_room(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, how: How) -> Result<()> {
     files.memory.make_room();
     if files.memory.is_short() {
         // Listed first: the write-back takes it from the list only if nothing is left.
-        files.note_dirty(inode);
+        files.note_dirty(inode, st, how);
         write_back(files, inode, 0, u64::MAX, Why::Space)?;
         files.memory.make_room();
     }
@@ -134,8 +141,17 @@ fn needs(inode: &Arc<Inode>, first: u64, dirty: &[bool]) -> Result<Vec<Need>> {
     Ok(out)
 }
 
-/// Makes pages of bytes that lie in one folio; the file grows to their end with `grow`.
-pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], grow: bool) -> Result<()> {
+/// What becomes of bytes that are written.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Put {
+    /// The file grows to their end.
+    pub grow: bool,
+    /// They are dropped when they were written back.
+    pub drop: bool,
+}
+
+/// Makes pages of bytes that lie in one folio.
+pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], how: Put) -> Result<()> {
     let bs = u64::from(inode.vol.geo.blocksize);
     let end = offset + src.len() as u64;
     let (first, to) = (offset / bs, end.div_ceil(bs));
@@ -146,19 +162,19 @@ pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], g
         if !matches!(e, Error::NoSpace) || to - first < 2 {
             return Err(e);
         }
-        put(inode, st, offset, &src[..(middle - offset) as usize], grow)?;
-        return put(inode, st, middle, &src[(middle - offset) as usize..], grow);
+        put(inode, st, offset, &src[..(middle - offset) as usize], how)?;
+        return put(inode, st, middle, &src[(middle - offset) as usize..], how);
     }
-    let bytes = compose(inode, st, offset, src).inspect_err(|_| st.give_up_pages(inode, promised(&wanted)))?;
+    let bytes = compose(inode, st, offset, src, how.drop).inspect_err(|_| st.give_up_pages(inode, promised(&wanted)))?;
     let buf = st.files.memory.buf(bytes);
     let late = hole(Hole::LateSize);
-    if grow && !late {
+    if how.grow && !late {
         // Before the pages are there: whoever writes the last one back takes the size with it, and nobody comes after.
         st.size.fetch_max(end, Ordering::AcqRel);
     }
     loop {
-        let done = st.pages.write(first, &buf, &wanted);
-        st.files.dirty_pages.fetch_add(done.newly_dirty, Ordering::AcqRel);
+        let done = st.pages.write(first, &buf, &wanted, how.drop);
+        st.files.count_dirty(done.newly_dirty);
         if done.spare > 0 {
             st.give_up_pages(inode, done.spare);
         }
@@ -171,7 +187,7 @@ pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], g
         wanted.iter_mut().zip(&dirty).filter(|x| *x.1).for_each(|x| *x.0 = Need::Done);
         promise(inode, st, &wanted)?;
     }
-    if grow && late {
+    if how.grow && late {
         std::thread::sleep(std::time::Duration::from_micros(100));
         st.size.fetch_max(end, Ordering::AcqRel);
     }
@@ -190,7 +206,7 @@ fn promise(inode: &Arc<Inode>, st: &FileState, needs: &[Need]) -> Result<()> {
 }
 
 /// Whole blocks: what is written, and around it what the first and the last block hold.
-fn compose(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8]) -> Result<Vec<u8>> {
+fn compose(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], drop: bool) -> Result<Vec<u8>> {
     let bs = u64::from(inode.vol.geo.blocksize);
     let (end, size) = (offset + src.len() as u64, st.size.load(Ordering::Acquire));
     let (start, stop) = (offset - offset % bs, end.next_multiple_of(bs));
@@ -200,7 +216,7 @@ fn compose(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8]) -> Resul
         let at = bytes.len();
         bytes.resize(at + (to - from) as usize, 0);
         let n = size.saturating_sub(from).min(to - from) as usize;
-        if n > 0 { read_under_lock(inode, st, from, &mut bytes[at..at + n]) } else { Ok(()) }
+        if n > 0 { read_under_lock(inode, st, from, &mut bytes[at..at + n], drop) } else { Ok(()) }
     };
     old(&mut bytes, start, offset)?;
     bytes.extend_from_slice(src);

@@ -1,23 +1,27 @@
 //! Write-back: dirty pages get blocks, go to the device, and become part of the file.
 
 use super::pages::Run;
-use super::{FileState, Files, MAX_SIZE, Why, staged};
+use super::{FileState, Files, How, MAX_SIZE, Why, staged};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
 use crate::space::{self, Owner, Want};
 use crate::trans::Trans;
+use parking_lot::{Mutex, MutexGuard};
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use uxfs_device::{Class, WriteRequest};
 use uxfs_format::extent::{Extent, MAX_EXTENT};
 use uxfs_format::inode::{flag, flag2};
 use uxfs_format::{FileBlock, FsBlock};
 use uxfs_journal::{Hole, hole};
+use uxfs_sync::{RangeGuard, RangeLock, blocking};
 
-/// Blocks that one run takes: 4 MiB of 4 KiB blocks.
-const LONGEST_RUN: u64 = 1024;
+/// Bytes that one run takes, where somebody waits for it and where nobody does: what is on its way at once delays who reads.
+const LONGEST_RUN: u64 = 4 << 20;
+const LONGEST_QUIET_RUN: u64 = 1 << 20;
 /// Bytes from which on a piece of a run is written as it lies; shorter ones are put together first.
 const WRITTEN_AS_IT_LIES: usize = 64 << 10;
 
@@ -35,54 +39,134 @@ struct Part {
     target: Target,
 }
 
-/// Writes dirty data of `from..to` (bytes) back, as urgently as `why` asks for, and waits for it; afterwards it is part of the
-/// file, but not yet durable.
+/// What is being written back of a file.
+///
+/// 1. Who looks for dirty pages and finds a place for them does so alone, so that they lie in the file's order.
+/// 2. What is on its way is claimed, until it is part of the file: nobody else writes it, nor changes where it lies.
+#[derive(Default)]
+pub struct Claims {
+    placing: Mutex<()>,
+    /// Bytes on their way.
+    ranges: RangeLock,
+    /// How many runs are on their way; raised before their pages cease to be dirty.
+    runs: AtomicUsize,
+}
+
+/// A run that is on its way.
+struct Claim<'a>(&'a Claims);
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.runs.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Claims {
+    /// Claims all of a file: for what moves or takes its blocks.
+    pub fn all(&self) -> RangeGuard<'_> {
+        self.ranges.write(0..u64::MAX)
+    }
+
+    /// True if something is on its way.
+    pub fn any(&self) -> bool {
+        self.runs.load(Ordering::Acquire) > 0
+    }
+
+    fn place(&self) -> MutexGuard<'_, ()> {
+        self.placing.try_lock().unwrap_or_else(|| blocking(|| self.placing.lock()))
+    }
+
+    fn begin(&self) -> Claim<'_> {
+        self.runs.fetch_add(1, Ordering::AcqRel);
+        Claim(self)
+    }
+}
+
+/// True if a write-back of some blocks may map others.
+fn maps_more(inode: &Inode) -> bool {
+    let d = inode.data();
+    d.core.flags2 & flag2::REFLINK != 0 || d.core.flags & flag::EXTSIZE != 0
+}
+
+/// Writes dirty data of `from..to` (bytes) back, as urgently as `why` asks for, and waits for it and, if somebody waits, for what others
+/// write of it; afterwards it is part of the file, but not yet durable.
 ///
 /// # Locks
-/// The file's write-back lock, then `ilock` for moments. The caller holds no `ilock`.
+/// A claim of what it writes, then `ilock` for moments. The caller holds no `ilock` and no claim.
 ///
 /// # Errors
 /// The device's; `NoSpace` if trees could not grow. The error is latched, too, for the next fsync.
 pub fn write_back(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64, why: Why) -> Result<()> {
+    write_some(files, inode, from, to, why, u64::MAX).map(|_| ())
+}
+
+/// The same, of `most` blocks or somewhat more. Returns how many it wrote.
+pub(super) fn write_some(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64, why: Why, most: u64) -> Result<u64> {
     let st = files.state(inode);
-    let _one = st.writeback.lock();
     let bs = u64::from(inode.vol.geo.blocksize);
     let (mut at, end) = (from / bs, to.div_ceil(bs).max(to / bs));
-    let mut res = Ok(());
-    while let Some(run) = st.pages.take_run(at, end, LONGEST_RUN) {
-        at = run.first + run.blocks;
-        let r = write_run(inode, &st, &run, why.class());
-        st.settle_pages(inode, run.delayed);
-        let (first, blocks) = (run.first, run.blocks);
-        // Its memory goes before others are told that there is room.
-        drop(run);
-        st.pages.finish_run(first, blocks, r.is_err() || !files.cfg.keep);
-        files.dirty_pages.fetch_sub(blocks as usize, Ordering::AcqRel);
-        files.flusher.note_written(blocks, why);
-        if let Err(e) = r {
-            st.error.lock().get_or_insert(e.errno());
-            res = Err(e);
-            break;
-        }
+    let mut written = 0;
+    while written < most
+        && let Some((next, n)) = write_next(files, inode, &st, at..end, why)?
+    {
+        (at, written) = (next, written + n);
     }
-    if res.is_ok() && from == 0 && to == u64::MAX {
-        res = log_times(inode, &st);
-        if st.pages.dirty() == 0 {
+    if why.is_awaited() {
+        drop(st.claims.ranges.read(from..to));
+    }
+    if from == 0 && to == u64::MAX && written < most {
+        log_times(inode, &st)?;
+        if st.pages.dirty() == 0 && !st.claims.any() {
             files.note_clean(inode);
             // A write that came between the look and the removal noted itself before; note it again.
-            if st.pages.dirty() > 0 {
-                files.note_dirty(inode);
+            if st.pages.dirty() > 0 || st.claims.any() {
+                files.note_dirty(inode, &st, How::default());
             }
         }
     }
-    res
+    Ok(written)
 }
 
-fn write_run(inode: &Arc<Inode>, st: &FileState, run: &Run, class: Class) -> Result<()> {
+/// Writes the next run of dirty blocks. Returns where it ended, and how many blocks it was.
+fn write_next(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, blocks: Range<u64>, why: Why) -> Result<Option<(u64, u64)>> {
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let most = if why.is_awaited() { LONGEST_RUN } else { LONGEST_QUIET_RUN } / bs;
+    let placing = st.claims.place();
+    let (run, _range, claim) = loop {
+        let Some(first) = st.pages.next_dirty(blocks.start, blocks.end) else { return Ok(None) };
+        let end = (first + most + st.pages.per_folio()).min(blocks.end);
+        let whole = maps_more(inode);
+        let range = st.claims.ranges.write(if whole { 0..u64::MAX } else { first * bs..end * bs });
+        let claim = st.claims.begin();
+        // What it had to wait for may have changed both.
+        if whole == maps_more(inode)
+            && let Some(run) = st.pages.take_run(first, end, most)
+        {
+            break (run, range, claim);
+        }
+    };
+    let (first, n) = (run.first, run.blocks);
+    let res = write_run(inode, st, &run, why.class(), placing);
+    st.settle_pages(inode, run.delayed);
+    // Its memory goes before others are told that there is room.
+    drop(run);
+    let account = st.pages.behind.account();
+    st.pages.finish_run(first, n, res.is_err() || !files.cfg.keep);
+    files.dirty_pages.fetch_sub(n as usize, Ordering::AcqRel);
+    if let Err(e) = &res {
+        st.error.lock().get_or_insert(e.errno());
+    }
+    drop(claim);
+    files.flusher.note_written(n, why, &account);
+    res.map(|()| Some((first + n, n)))
+}
+
+fn write_run(inode: &Arc<Inode>, st: &FileState, run: &Run, class: Class, placing: MutexGuard<'_, ()>) -> Result<()> {
     let bs = u64::from(inode.vol.geo.blocksize);
     let end = run.first + run.blocks;
     let mut promised = run.delayed;
     let parts = place(inode, st, run.first, end, &mut promised);
+    drop(placing);
     inode.vol.counters.settle_delayed(promised, true);
     let parts = parts?;
     let place = |p: &Part| {
@@ -92,7 +176,7 @@ fn write_run(inode: &Arc<Inode>, st: &FileState, run: &Run, class: Class) -> Res
     let pieces: Vec<_> = parts.iter().flat_map(|p| bytes_of(run, p, bs, place(p))).collect();
     let requests: Vec<_> = pieces.iter().map(|(at, data)| WriteRequest { offset: *at, data }).collect();
     inode.vol.journal.shutdown.check()?;
-    uxfs_sync::blocking(|| inode.vol.dev.write_many(&requests, class))?;
+    blocking(|| inode.vol.dev.write_many(&requests, class))?;
     complete(inode, st, &parts, end * bs)
 }
 
@@ -115,7 +199,7 @@ fn bytes_of<'a>(run: &'a Run, p: &Part, bs: u64, start: u64) -> Vec<(u64, Cow<'a
     out
 }
 
-/// Finds or makes a place for blocks `first..end`. The caller's write-back lock keeps the mapping as it is found.
+/// Finds or makes a place for blocks `first..end`. The caller's claim keeps the mapping as it is found.
 fn place(inode: &Arc<Inode>, st: &FileState, first: u64, end: u64, promised: &mut u64) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     let mut off = first;
@@ -271,7 +355,7 @@ fn mapped(inode: &Arc<Inode>, st: &FileState, off: u64, len: u32, e: &Extent, pr
 /// The data is on the device: converts, remaps, and lets the core's size follow.
 fn complete(inode: &Arc<Inode>, st: &FileState, parts: &[Part], end_bytes: u64) -> Result<()> {
     let vol = inode.vol.clone();
-    // Only write-backs and truncations change the core's size, and those exclude each other.
+    // What takes from the size claims all of the file, so it does not become less meanwhile.
     let size = end_bytes.min(st.size.load(Ordering::Acquire));
     let grows = size > inode.data().core.size;
     let changes = parts.iter().any(|p| !matches!(p.target, Target::Mapped { unwritten: false, .. }));
@@ -295,7 +379,10 @@ fn complete(inode: &Arc<Inode>, st: &FileState, parts: &[Part], end_bytes: u64) 
         }
     }
     if grows {
-        inode.data().core.size = size;
+        let mut d = inode.data();
+        // Others may have come further.
+        d.core.size = d.core.size.max(size);
+        drop(d);
         inode.log(&mut tp, 0)?;
     }
     tp.commit().map(|_| ())

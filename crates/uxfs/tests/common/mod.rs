@@ -2,6 +2,8 @@
 
 #![expect(dead_code, reason = "each test file uses a part")]
 
+pub mod counting;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
