@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use uxfs::{Fs, JournalFlush, Options};
+use uxfs::{Fs, IoMode, JournalFlush, Options};
 use uxfs_device::Host;
 
 /// In the environment of the server that `uxfs mount` starts: it says on its standard output when it is ready.
@@ -39,7 +39,7 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
         volume: Options::default(),
         front: uxfs_fuse::Options::default(),
     };
-    let mut fsname = None;
+    let (mut fsname, mut cache) = (None, None);
     for o in options.iter().flat_map(|o| o.split(',')).filter(|o| !o.is_empty()) {
         let (key, value) = o.split_once('=').map_or((o, None), |(k, v)| (k, Some(v)));
         let need = || value.with_context(|| format!("mount option {key} needs a value"));
@@ -62,7 +62,9 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
             "checkpoint_limit" => {
                 r.volume.journal.limit = need()?.parse().map_err(|e| anyhow!("mount option checkpoint_limit: {e}"))?;
             }
-            "cache" => r.front.cache = need()?.parse().map_err(|e| anyhow!("mount option cache: {e}"))?,
+            "cache" => cache = Some(need()?.parse().map_err(|e| anyhow!("mount option cache: {e}"))?),
+            "iomode" => r.front.io_mode = need()?.parse().map_err(|e| anyhow!("mount option iomode: {e}"))?,
+            "drop_behind" => r.volume.drop_behind = need()?.parse().map_err(|e| anyhow!("mount option drop_behind: {e}"))?,
             "io_lock" => r.volume.io_lock = need()?.parse().map_err(|e| anyhow!("mount option io_lock: {e}"))?,
             "discard" => r.volume.discard = true,
             "nodiscard" => r.volume.discard = false,
@@ -84,6 +86,12 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
         }
     }
     r.front.read_only = r.volume.read_only;
+    // How data is read and written is said of the engine's cache.
+    let ours = r.front.io_mode != IoMode::Buffered;
+    r.front.cache = cache.unwrap_or(if ours { uxfs_fuse::CacheMode::None } else { uxfs_fuse::CacheMode::default() });
+    if ours && !r.front.cache.is_ours() {
+        bail!("mount option iomode={} needs cache=none: with cache={} the kernel caches", r.front.io_mode, r.front.cache);
+    }
     r.volume.cache = r.front.cache.is_ours();
     let full = r.source.file.canonicalize().with_context(|| format!("cannot open {}", r.source.file.display()))?;
     r.front.fsname = fsname.unwrap_or_else(|| full.display().to_string());

@@ -243,8 +243,9 @@ fn files_behave(mode: &str) {
 #[test]
 fn data_is_right_in_each_cache_mode() {
     const MOST: u64 = 1 << 20;
-    for (seed, mode) in ["none", "writethrough", "writeback"].into_iter().enumerate() {
-        let p = Place::new(&format!("data-{mode}"));
+    let modes = ["none", "writethrough", "writeback", "none,iomode=dontcache", "none,iomode=direct"];
+    for (seed, mode) in modes.into_iter().enumerate() {
+        let p = Place::new(&format!("data-{seed}"));
         p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=400m", "v.img"]);
         let s = p.serve("v.img", &format!("cache={mode},memory=16m"));
         let mut model: Vec<u8> = Vec::new();
@@ -294,6 +295,64 @@ fn data_is_right_in_each_cache_mode() {
         let k = p.kernel("v.img", "loop,ro");
         assert!(fs::read(k.at.join("f")).unwrap() == model, "{mode}");
     }
+}
+
+/// The mount, a file and who opens it say how it is read and written, each more than the one before.
+#[test]
+fn what_is_not_to_be_cached_is_dropped() {
+    use std::os::unix::fs::OpenOptionsExt;
+    const LEN: usize = 8 << 20;
+    let p = Place::new("iomode");
+    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=400m", "v.img"]);
+    let o = p.try_uxfs(&["mount", "-o", "cache=writeback,iomode=dontcache", "v.img", p.dir.to_str().unwrap()]);
+    assert!(!o.status.success() && text(&o).contains("iomode=dontcache needs cache=none"), "{}", text(&o));
+    let o = p.try_uxfs(&["mount", "-o", "iomode=never", "v.img", p.dir.to_str().unwrap()]);
+    assert!(!o.status.success() && text(&o).contains("none of buffered, dontcache, direct"), "{}", text(&o));
+    for options in ["cache=none,commit=0", "iomode=dontcache,commit=0"] {
+        let s = p.serve("v.img", options);
+        let at = s.at.to_str().unwrap().to_string();
+        let stat = |name: &str| -> u64 {
+            let all: serde_json::Value = serde_json::from_str(&p.uxfs(&["stats", "--json", &at])).unwrap();
+            all["stats"][name].as_u64().unwrap()
+        };
+        let write = |name: &str, flags: i32| {
+            let before = (stat("writeback_dropbehind_bytes"), stat("writeback_sync_bytes"), stat("file_bytes"));
+            let path = s.at.join(name);
+            let mut f = OpenOptions::new().write(true).create(true).truncate(true).custom_flags(flags).open(path).unwrap();
+            f.write_all(&vec![7; LEN]).unwrap();
+            // What is written so is written soon.
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while stat("dirty_behind_bytes") > 0 {
+                assert!(Instant::now() < deadline);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let kept = stat("file_bytes") as i64 - before.2 as i64;
+            (stat("writeback_dropbehind_bytes") - before.0, stat("writeback_sync_bytes") - before.1, kept)
+        };
+        let (behind, synced, kept) = write("plain", 0);
+        let quiet = options.starts_with("iomode");
+        // A block that two requests share may be written twice.
+        let all = LEN as u64..LEN as u64 + (64 << 10);
+        assert!(if quiet { all.contains(&behind) } else { behind == 0 } && synced == 0, "{behind} {synced}");
+        assert!(if quiet { kept < 1 << 20 } else { kept >= LEN as i64 }, "{kept}");
+        // A file that says so itself, since before it was opened.
+        File::create(s.at.join("says")).unwrap();
+        let set = |value: &str| Command::new("setfattr").args(["-n", "user.uxfs.iomode", "-v", value, &s.path("says")]).output().unwrap();
+        assert!(!set("sometimes").status.success());
+        assert!(set(if quiet { "buffered" } else { "dontcache" }).status.success());
+        let (behind, _, kept) = write("says", 0);
+        assert!(if quiet { behind == 0 } else { all.contains(&behind) }, "{behind}");
+        assert!(if quiet { kept >= LEN as i64 } else { kept < 1 << 20 }, "{kept}");
+        // Whoever opens it past the cache.
+        let (behind, synced, _) = write("direct", libc::O_DIRECT);
+        assert!(behind == 0 && synced > 0, "{behind} {synced}");
+        for name in ["plain", "says", "direct"] {
+            assert!(fs::read(s.at.join(name)).unwrap() == vec![7; LEN]);
+            fs::remove_file(s.at.join(name)).unwrap();
+        }
+        s.unmount();
+    }
+    p.is_sound("v.img");
 }
 
 /// Writes of half a MiB beside readers, on a mount without the kernel's cache. Returns how many readers saw half a write.

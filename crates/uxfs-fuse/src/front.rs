@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use uxfs::{Acl, Allocate, AttrName, Error, Fs, Make, Rename, Seek, SetAttr, SetMode, Stat, acl_name};
+use uxfs::{Acl, Allocate, AttrName, Domain, Error, Fs, How, IoMode, Make, Rename, Seek, SetAttr, SetMode, Stat, acl_name};
 
 /// How long the kernel may believe names and attributes: it changes them all itself.
 const TTL: Duration = Duration::from_secs(3600);
@@ -33,7 +33,18 @@ pub struct Front {
     root: u64,
     blksize: u32,
     cache: CacheMode,
+    io_mode: IoMode,
     waiting: Pool,
+}
+
+/// How an open file is read and written, as its handle: nothing else is kept of it.
+fn handle(mode: IoMode) -> FileHandle {
+    FileHandle(IoMode::ALL.iter().position(|m| *m == mode).unwrap_or(0) as u64)
+}
+
+/// The same from the handle, for the user who asks.
+fn how(fh: FileHandle, req: &Request) -> How {
+    How { mode: IoMode::ALL.get(fh.0 as usize).copied().unwrap_or_default(), domain: Domain(req.uid()) }
 }
 
 fn errno(e: &Error) -> Errno {
@@ -42,8 +53,17 @@ fn errno(e: &Error) -> Errno {
 
 impl Front {
     /// Serves `fs`, whose data is cached there.
-    pub fn new(fs: Arc<Fs>, cache: CacheMode) -> Front {
-        Front { root: fs.root(), blksize: fs.statfs().block_size, fs, cache, waiting: Pool::default() }
+    pub fn new(fs: Arc<Fs>, cache: CacheMode, io_mode: IoMode) -> Front {
+        Front { root: fs.root(), blksize: fs.statfs().block_size, fs, cache, io_mode, waiting: Pool::default() }
+    }
+
+    /// How a file that is being opened is read and written: as who opens it says, else as the file does, else as the mount does.
+    fn mode_of(&self, ino: u64, flags: i32) -> IoMode {
+        if flags & libc::O_DIRECT != 0 {
+            return IoMode::Direct;
+        }
+        // Attributes that cannot be read are said so by whoever looks at them.
+        self.fs.io_mode(ino).ok().flatten().unwrap_or(self.io_mode)
     }
 
     /// What the kernel is told of an open file. Of one whose data it does not cache it may send several writes at once.
@@ -281,10 +301,10 @@ impl Filesystem for Front {
         self.entry(self.fs.link(self.ino(ino), self.ino(newparent), newname.as_bytes()), reply);
     }
 
-    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         // An open file needs nothing here: the kernel's hold on the inode keeps it. That it need not ask is remembered.
         match self.cache {
-            CacheMode::None => reply.opened(FileHandle(0), self.open_flags()),
+            CacheMode::None => reply.opened(handle(self.mode_of(self.ino(ino), flags.0)), self.open_flags()),
             CacheMode::Writethrough | CacheMode::Writeback => reply.error(Errno::ENOSYS),
         }
     }
@@ -308,9 +328,9 @@ impl Filesystem for Front {
 
     fn read(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         offset: u64,
         size: u32,
         _flags: OpenFlags,
@@ -318,7 +338,7 @@ impl Filesystem for Front {
         reply: ReplyData,
     ) {
         let mut buf = vec![0; size as usize];
-        match self.fs.read(self.ino(ino), offset, &mut buf) {
+        match self.fs.read_with(self.ino(ino), offset, &mut buf, how(fh, req)) {
             Ok(n) => reply.data(&buf[..n]),
             Err(e) => reply.error(errno(&e)),
         }
@@ -326,9 +346,9 @@ impl Filesystem for Front {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
@@ -337,7 +357,7 @@ impl Filesystem for Front {
         reply: ReplyWrite,
     ) {
         // For O_APPEND the kernel holds the file and gives the end as the offset.
-        match self.fs.write(self.ino(ino), offset, data, false) {
+        match self.fs.write_with(self.ino(ino), offset, data, false, how(fh, req)) {
             Ok(()) => reply.written(data.len() as u32),
             Err(e) => reply.error(errno(&e)),
         }
@@ -458,12 +478,13 @@ impl Filesystem for Front {
         reply.error(Errno::ENOSYS);
     }
 
-    fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, _flags: i32, reply: ReplyCreate) {
+    fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
         let m = Self::make(req, mode & 0o7777 | 0o100_000, umask, 0);
         let made = self.fs.create(self.ino(parent), name.as_bytes(), m);
         match self.held(made) {
             Ok(s) => {
-                reply.created(&TTL, &self.attr(&s), Generation(u64::from(s.generation)), FileHandle(0), self.open_flags());
+                let handle = handle(if self.cache.is_ours() { self.mode_of(s.ino, flags) } else { IoMode::Buffered });
+                reply.created(&TTL, &self.attr(&s), Generation(u64::from(s.generation)), handle, self.open_flags());
             }
             Err(e) => reply.error(errno(&e)),
         }

@@ -15,7 +15,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use uxfs::Fs;
+use uxfs::{Fs, IoMode};
 
 /// Where file data is cached, once. The volume is opened to match: see [`CacheMode::is_ours`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub struct Options {
     pub fsname: String,
     /// Where file data is cached.
     pub cache: CacheMode,
+    /// How files are read and written that do not say so themselves, where the engine caches.
+    pub io_mode: IoMode,
     /// Receiving threads; 0 for one a CPU.
     pub threads: usize,
     /// Device files work.
@@ -72,6 +74,7 @@ impl Default for Options {
             default_permissions: true,
             fsname: "uxfs".into(),
             cache: CacheMode::default(),
+            io_mode: IoMode::default(),
             threads: 0,
             dev: false,
             suid: false,
@@ -130,7 +133,7 @@ pub fn mount(fs: Arc<Fs>, dir: &Path, o: &Options) -> io::Result<Mounted> {
         // fusermount3 opens it as the user, too.
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "/dev/fuse is closed to this user; as root: chmod 666 /dev/fuse"));
     }
-    let mut session = Session::new(front::Front::new(fs, o.cache), dir, &config)?;
+    let mut session = Session::new(front::Front::new(fs, o.cache, o.io_mode), dir, &config)?;
     let unmounter = Unmounter(session.unmount_callable());
     let session = std::thread::Builder::new().name("uxfs-fuse".into()).spawn(move || session.run())?;
     Ok(Mounted { session, unmounter })

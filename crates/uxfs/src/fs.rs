@@ -112,6 +112,13 @@ pub struct MappedExtent {
     pub unwritten: bool,
 }
 
+/// The attribute in which a file says how it wishes to be read and written.
+const IO_MODE: AttrName<'static> = AttrName { namespace: 0, name: b"uxfs.iomode" };
+
+fn parse_io_mode(value: &[u8]) -> Option<IoMode> {
+    std::str::from_utf8(value).ok()?.trim_end().parse().ok()
+}
+
 /// An open volume.
 pub struct Fs {
     mount: Arc<Mount>,
@@ -744,6 +751,18 @@ impl Fs {
         attr::get(&i, name)
     }
 
+    /// How a file wishes to be read and written where nobody says otherwise: what its attribute `user.uxfs.iomode` names.
+    ///
+    /// # Errors
+    /// The attributes are corrupt.
+    pub fn io_mode(&self, ino: u64) -> Result<Option<IoMode>> {
+        match self.get_attr(ino, IO_MODE) {
+            Ok(v) => Ok(parse_io_mode(&v)),
+            Err(Error::NoAttribute) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
     /// All attributes: namespace, name, bytes of the value. Parent pointers are none of the users'.
     ///
     /// # Errors
@@ -760,9 +779,13 @@ impl Fs {
     /// Sets an attribute.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], [`Error::Exists`], [`Error::NoAttribute`] as `mode` says.
+    /// [`Error::NoSpace`], [`Error::Exists`], [`Error::NoAttribute`] as `mode` says; [`Error::Invalid`] for a value of `user.uxfs.iomode`
+    /// that names none.
     pub fn set_attr(&self, ino: u64, name: AttrName<'_>, value: &[u8], mode: SetMode) -> Result<()> {
         let _open = self.enter()?;
+        if name == IO_MODE && parse_io_mode(value).is_none() {
+            return Err(Error::Invalid { what: "user.uxfs.iomode is buffered, dontcache or direct" });
+        }
         check_name(name)?;
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;

@@ -38,7 +38,7 @@ pub enum DropBehind {
     FlusherOwn,
 }
 
-uxfs_sync::named!(DropBehind { Inline = "inline", FlusherOldest = "flusher_oldest", FlusherOwn = "flusher_own" });
+uxfs_sync::named!(DropBehind { Inline = "inline", FlusherOldest = "flusher-oldest", FlusherOwn = "flusher-own" });
 
 /// Why data is written back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
