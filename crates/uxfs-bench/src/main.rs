@@ -3,6 +3,7 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+mod behind;
 mod beside;
 mod data;
 mod flush;
@@ -79,6 +80,21 @@ enum What {
         #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
         seconds: u64,
     },
+    /// Who writes back what is dropped behind its writer: all variants beside buffered and direct writes, in one run
+    DropBehind {
+        /// How much longer everything takes than on the device that is modelled
+        #[arg(long, default_value_t = 4.0)]
+        factor: f64,
+        /// Seconds of the loads that have no end
+        #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: u64,
+        /// Where a volume in a file goes: compares there, too
+        #[arg(long)]
+        dir: Option<PathBuf>,
+        /// Presets: hdd-array, sata-ssd, nvme, nvme-plp
+        #[arg(default_values_t = ["nvme".to_string()])]
+        presets: Vec<String>,
+    },
     /// One run of it, which says how much memory the process had at most
     #[command(hide = true)]
     Resident { image: PathBuf, limit: CheckpointLimit, memory: usize, creates: u64, threads: u64, log: u64 },
@@ -93,6 +109,7 @@ fn main() -> Result<()> {
     match Args::parse().what {
         What::Peers { dir, parts } => peers::run(&dir, &parts),
         What::IoLock { seconds } => iolock::run(seconds),
+        What::DropBehind { factor, seconds, dir, presets } => behind::run(&behind::Plan { presets, factor, seconds, dir }),
         What::JournalFlush { creates, rounds, factor, cpus, log, presets } => {
             flush::run(&flush::Plan { creates, rounds, factor, cpus, log: log << 20, presets })
         }

@@ -277,8 +277,12 @@ impl Files {
         self.dirty.lock().add(inode, &st.pages.behind, domain, own && how.drops());
     }
 
-    fn note_clean(&self, inode: &Inode) {
-        self.dirty.lock().remove(inode.ino.0);
+    /// Takes a file off the list if it is clean. Whoever writes makes pages dirty first and notes that then.
+    fn note_clean(&self, inode: &Inode, is_clean: impl FnOnce() -> bool) {
+        let mut dirty = self.dirty.lock();
+        if is_clean() {
+            dirty.remove(inode.ino.0);
+        }
     }
 }
 
@@ -402,7 +406,7 @@ pub(crate) fn forget(files: &Arc<Files>, inode: &Arc<Inode>) {
         st.times.store(false, Ordering::Release);
         st.size.store(0, Ordering::Release);
     }
-    files.note_clean(inode);
+    files.note_clean(inode, || true);
 }
 
 /// A new file begins under this number: what the cache knew of the old one counts no more.

@@ -10,6 +10,7 @@
 use crate::inode::Inode;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -152,10 +153,18 @@ impl Dirty {
         self.domains.entry(id).or_default()
     }
 
-    /// Pages that are to be dropped: all, or those of `mine` times the domains that have any, where that is more.
-    pub fn behind(&self, mine: &Account) -> usize {
-        let droppers = self.domains.values().filter(|l| l.account.behind() > 0).count();
-        self.all_behind().max(mine.behind() * droppers)
+    /// Pages that would be to be dropped if each domain that has any had as many as `mine`. Of those that there are, what is below the
+    /// range is nobody's worry, and what is above everybody's.
+    pub fn behind(&self, mine: &Account, range: Range<usize>) -> usize {
+        let (mut droppers, mut all) = (0, 0);
+        for n in self.domains.values().map(|l| l.account.behind()) {
+            (droppers, all) = (droppers + usize::from(n > 0), all + n);
+        }
+        match all {
+            n if n <= range.start => 0,
+            n if n > range.end => range.end + 1,
+            _ => mine.behind() * droppers,
+        }
     }
 
     /// Pages of all domains that are to be dropped.

@@ -5,7 +5,7 @@
 //! is about to make dirty, in the proportion in which the rest of the way is used up; nobody gets beyond the hard limit. They wait before
 //! they take any lock, so whatever write-back needs, it gets.
 //!
-//! What is dropped behind its writer is written at once, and whoever writes it waits in the same way at a limit of its own, a twelfth of
+//! What is dropped behind its writer is written at once, and whoever writes it waits in the same way at a limit of its own, a tenth of
 //! the other, which the domains that write so share.
 
 use super::dirty::{Account, DROPPED, Fit, KEPT, Turn};
@@ -25,6 +25,9 @@ use uxfs_sync::explored::{Condvar, wait};
 const WORKERS: usize = 4;
 /// Bytes of a file that are written before it is another one's turn.
 const TURN: u64 = 4 << 20;
+
+/// Bytes of a file that are dirty for each worker that has it, so that another one joins them.
+const ENOUGH: u64 = 1 << 20;
 
 /// Who writes back what is dropped behind its writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -211,7 +214,8 @@ impl Files {
         }
         let turn = turn?;
         *s.busy.entry(turn.inode.ino.0).or_default() += 1;
-        let mut pages = TURN / u64::from(turn.inode.vol.geo.blocksize);
+        // Whoever writes behind is waited for soon: a batch each.
+        let mut pages = if turn.line == DROPPED { 1 } else { TURN / u64::from(turn.inode.vol.geo.blocksize) };
         if s.oldest > 0 {
             pages = pages.min(s.oldest);
             s.oldest -= pages;
@@ -228,8 +232,8 @@ impl Files {
             return Fit::Gone;
         }
         // Several write one file if there is enough of it for each, and nobody writes its times while its data is on the way.
-        let turn = TURN / u64::from(inode.vol.geo.blocksize);
-        let enough = if workers == 0 && !st.claims.any() { dirty > 0 || line == KEPT } else { dirty as u64 > workers * turn / 4 };
+        let each = if line == DROPPED { ENOUGH / 4 } else { ENOUGH } / u64::from(inode.vol.geo.blocksize);
+        let enough = if workers == 0 && !st.claims.any() { dirty > 0 || line == KEPT } else { dirty as u64 > workers * each };
         // What is to be dropped has its turns in the other line, if there is one.
         let one_line = self.cfg.drop_behind != DropBehind::FlusherOwn;
         if enough && (line == DROPPED || one_line || dirty == 0 || dirty > behind) { Fit::Now } else { Fit::Later }
@@ -286,9 +290,11 @@ impl Files {
             return self.throttle_alone(mine);
         }
         if how.drops() && self.cfg.drop_behind == DropBehind::FlusherOwn {
-            let (account, most) = (st.pages.behind.account(), self.limit / 12);
-            let (now, done) = (|| self.dirty.lock().behind(&account), || account.written.load(Ordering::Acquire));
-            self.wait_for(mine, pages, &Limit { now: &now, done: &done, free: most / 2, most })?;
+            let (account, most) = (st.pages.behind.account(), self.limit / 10);
+            let free = most - most / 4;
+            let now = || self.dirty.lock().behind(&account, free..most);
+            let done = || account.written.load(Ordering::Acquire);
+            self.wait_for(mine, pages, &Limit { now: &now, done: &done, free, most })?;
         }
         if self.dirty_pages() <= self.background() {
             return Ok(());

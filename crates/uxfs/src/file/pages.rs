@@ -308,7 +308,8 @@ impl Pages {
 
     /// Marks the next dirty pages of `from..end` in flight that lie behind each other: `most` blocks, and to the end of the last buffer,
     /// which takes its memory until all of it was written.
-    pub fn take_run(&self, from: u64, end: u64, most: u64) -> Option<Run> {
+    /// What is in flight already is left, and `skipped` says that.
+    pub fn take_run(&self, from: u64, end: u64, most: u64, skipped: &mut bool) -> Option<Run> {
         let mut run = Run { first: from, blocks: 0, pieces: Vec::new(), delayed: 0 };
         let n = self.per_folio();
         let mut next = from / n;
@@ -325,7 +326,8 @@ impl Pages {
                 let block = base + u64::from(*i);
                 let follows = run.blocks == 0 || run.first + run.blocks == block;
                 let full = run.blocks >= most && !run.pieces.last().is_some_and(|l| Arc::ptr_eq(&l.buf, &p.buf));
-                if !p.dirty || !follows || full {
+                *skipped |= p.dirty && p.in_flight;
+                if !p.dirty || p.in_flight || !follows || full {
                     if run.blocks > 0 {
                         break;
                     }

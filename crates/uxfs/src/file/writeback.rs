@@ -1,14 +1,15 @@
 //! Write-back: dirty pages get blocks, go to the device, and become part of the file.
 
 use super::pages::Run;
-use super::{FileState, Files, How, MAX_SIZE, Why, staged};
+use super::{FileState, Files, MAX_SIZE, Why, staged};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
 use crate::space::{self, Owner, Want};
 use crate::trans::Trans;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,11 +18,14 @@ use uxfs_format::extent::{Extent, MAX_EXTENT};
 use uxfs_format::inode::{flag, flag2};
 use uxfs_format::{FileBlock, FsBlock};
 use uxfs_journal::{Hole, hole};
-use uxfs_sync::{RangeGuard, RangeLock, blocking};
+use uxfs_sync::blocking;
+use uxfs_sync::explored::wait;
 
 /// Bytes that one run takes, where somebody waits for it and where nobody does: what is on its way at once delays who reads.
 const LONGEST_RUN: u64 = 4 << 20;
 const LONGEST_QUIET_RUN: u64 = 1 << 20;
+/// Runs that are written together.
+const MOST_RUNS: usize = 32;
 /// Bytes from which on a piece of a run is written as it lies; shorter ones are put together first.
 const WRITTEN_AS_IT_LIES: usize = 64 << 10;
 
@@ -42,43 +46,81 @@ struct Part {
 /// What is being written back of a file.
 ///
 /// 1. Who looks for dirty pages and finds a place for them does so alone, so that they lie in the file's order.
-/// 2. What is on its way is claimed, until it is part of the file: nobody else writes it, nor changes where it lies.
+/// 2. Pages on their way are nobody else's to write, until they are part of the file.
+/// 3. Who moves or takes blocks claims all of the file: then nothing is on its way.
 #[derive(Default)]
 pub struct Claims {
     placing: Mutex<()>,
-    /// Bytes on their way.
-    ranges: RangeLock,
-    /// How many runs are on their way; raised before their pages cease to be dirty.
-    runs: AtomicUsize,
+    gate: RwLock<()>,
+    on_way: Mutex<OnWay>,
+    /// Something is not on its way any more.
+    ended: Condvar,
+    /// How much is on its way; raised before its pages cease to be dirty.
+    any: AtomicUsize,
 }
 
-/// A run that is on its way.
-struct Claim<'a>(&'a Claims);
+/// Batches on their way, by when they began: the first and the last block, and what follows it.
+#[derive(Default)]
+struct OnWay {
+    begun: u64,
+    batches: BTreeMap<u64, Range<u64>>,
+}
+
+/// A batch that is on its way.
+struct Claim<'a> {
+    claims: &'a Claims,
+    number: u64,
+    _gate: (Option<RwLockReadGuard<'a, ()>>, Option<RwLockWriteGuard<'a, ()>>),
+}
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.0.runs.fetch_sub(1, Ordering::AcqRel);
+        self.claims.any.fetch_sub(1, Ordering::AcqRel);
+        let mut o = self.claims.on_way.lock();
+        o.batches.remove(&self.number);
+        self.claims.ended.notify_all();
     }
 }
 
 impl Claims {
     /// Claims all of a file: for what moves or takes its blocks.
-    pub fn all(&self) -> RangeGuard<'_> {
-        self.ranges.write(0..u64::MAX)
+    pub fn all(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.try_write().unwrap_or_else(|| blocking(|| self.gate.write()))
     }
 
     /// True if something is on its way.
     pub fn any(&self) -> bool {
-        self.runs.load(Ordering::Acquire) > 0
+        self.any.load(Ordering::Acquire) > 0
     }
 
     fn place(&self) -> MutexGuard<'_, ()> {
         self.placing.try_lock().unwrap_or_else(|| blocking(|| self.placing.lock()))
     }
 
-    fn begin(&self) -> Claim<'_> {
-        self.runs.fetch_add(1, Ordering::AcqRel);
-        Claim(self)
+    /// Claims what is about to be found of some blocks, alone or beside others.
+    fn begin(&self, blocks: Range<u64>, alone: bool) -> Claim<'_> {
+        let beside = || self.gate.try_read().unwrap_or_else(|| blocking(|| self.gate.read()));
+        let gate = if alone { (None, Some(self.all())) } else { (Some(beside()), None) };
+        let mut o = self.on_way.lock();
+        o.begun += 1;
+        let number = o.begun;
+        o.batches.insert(number, blocks);
+        self.any.fetch_add(1, Ordering::AcqRel);
+        Claim { claims: self, number, _gate: gate }
+    }
+
+    /// It came to these blocks.
+    fn narrow(&self, claim: &Claim<'_>, blocks: Range<u64>) {
+        self.on_way.lock().batches.insert(claim.number, blocks);
+    }
+
+    /// Waits for what is on its way now of some blocks.
+    fn settle(&self, blocks: Range<u64>) {
+        let mut o = self.on_way.lock();
+        let last = o.begun;
+        while o.batches.range(..=last).any(|(_, b)| b.start < blocks.end && blocks.start < b.end) {
+            wait(&self.ended, &mut o);
+        }
     }
 }
 
@@ -104,80 +146,107 @@ pub fn write_back(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64, wh
 pub(super) fn write_some(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64, why: Why, most: u64) -> Result<u64> {
     let st = files.state(inode);
     let bs = u64::from(inode.vol.geo.blocksize);
-    let (mut at, end) = (from / bs, to.div_ceil(bs).max(to / bs));
-    let mut written = 0;
-    while written < most
-        && let Some((next, n)) = write_next(files, inode, &st, at..end, why)?
-    {
-        (at, written) = (next, written + n);
-    }
-    if why.is_awaited() {
-        drop(st.claims.ranges.read(from..to));
+    let (first, end) = (from / bs, to.div_ceil(bs).max(to / bs));
+    let (mut written, mut skipped) = (0, false);
+    // What was on its way, and dirty again, is taken in a second turn, unless somebody else has done so by then.
+    for _ in 0..2 {
+        let mut at = first;
+        while written < most
+            && let Some((next, n)) = write_next(files, inode, &st, at..end, why, &mut skipped)?
+        {
+            (at, written) = (next, written + n);
+        }
+        if why.is_awaited() {
+            st.claims.settle(first..end);
+        }
+        if !why.is_awaited() || !std::mem::take(&mut skipped) {
+            break;
+        }
     }
     if from == 0 && to == u64::MAX && written < most {
         log_times(inode, &st)?;
-        if st.pages.dirty() == 0 && !st.claims.any() {
-            files.note_clean(inode);
-            // A write that came between the look and the removal noted itself before; note it again.
-            if st.pages.dirty() > 0 || st.claims.any() {
-                files.note_dirty(inode, &st, How::default());
-            }
-        }
+        files.note_clean(inode, || st.pages.dirty() == 0 && !st.claims.any());
     }
     Ok(written)
 }
 
-/// Writes the next run of dirty blocks. Returns where it ended, and how many blocks it was.
-fn write_next(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, blocks: Range<u64>, why: Why) -> Result<Option<(u64, u64)>> {
+/// Writes the next runs of dirty blocks, those that lie apart together. Returns where they ended, and how many blocks they were.
+fn write_next(
+    files: &Arc<Files>,
+    inode: &Arc<Inode>,
+    st: &FileState,
+    blocks: Range<u64>,
+    why: Why,
+    skipped: &mut bool,
+) -> Result<Option<(u64, u64)>> {
     let bs = u64::from(inode.vol.geo.blocksize);
     let most = if why.is_awaited() { LONGEST_RUN } else { LONGEST_QUIET_RUN } / bs;
+    if st.pages.next_dirty(blocks.start, blocks.end).is_none() {
+        return Ok(None);
+    }
     let placing = st.claims.place();
-    let (run, _range, claim) = loop {
-        let Some(first) = st.pages.next_dirty(blocks.start, blocks.end) else { return Ok(None) };
-        let end = (first + most + st.pages.per_folio()).min(blocks.end);
-        let whole = maps_more(inode);
-        let range = st.claims.ranges.write(if whole { 0..u64::MAX } else { first * bs..end * bs });
-        let claim = st.claims.begin();
-        // What it had to wait for may have changed both.
-        if whole == maps_more(inode)
-            && let Some(run) = st.pages.take_run(first, end, most)
-        {
-            break (run, range, claim);
+    let claim = loop {
+        let alone = maps_more(inode);
+        let claim = st.claims.begin(blocks.clone(), alone);
+        // What it had to wait for may have changed that.
+        if alone == maps_more(inode) {
+            break claim;
         }
     };
-    let (first, n) = (run.first, run.blocks);
-    let res = write_run(inode, st, &run, why.class(), placing);
-    st.settle_pages(inode, run.delayed);
-    // Its memory goes before others are told that there is room.
-    drop(run);
+    let (mut at, mut n, mut batch) = (blocks.start, 0, Vec::new());
+    let mut homeless = None;
+    while n < most && batch.len() < MOST_RUNS && homeless.is_none() {
+        let Some(run) = st.pages.take_run(at, blocks.end, most - n, skipped) else { break };
+        (at, n) = (run.first + run.blocks, n + run.blocks);
+        let mut promised = run.delayed;
+        let parts = place(inode, st, run.first, at, &mut promised);
+        inode.vol.counters.settle_delayed(promised, true);
+        match parts {
+            Ok(parts) => batch.push((run, parts)),
+            Err(e) => homeless = Some((run, e)),
+        }
+    }
+    drop(placing);
+    if n == 0 {
+        return Ok(None);
+    }
+    st.claims.narrow(&claim, blocks.start..at);
+    let mut res = write_batch(inode, st, &batch, why.class());
     let account = st.pages.behind.account();
-    st.pages.finish_run(first, n, res.is_err() || !files.cfg.keep);
+    let finish = |run: Run, lost: bool| {
+        let (first, blocks) = (run.first, run.blocks);
+        st.settle_pages(inode, run.delayed);
+        // Its memory goes before others are told that there is room.
+        drop(run);
+        st.pages.finish_run(first, blocks, lost || !files.cfg.keep);
+    };
+    batch.into_iter().for_each(|(run, _)| finish(run, res.is_err()));
+    if let Some((run, e)) = homeless {
+        finish(run, true);
+        res = res.and(Err(e));
+    }
     files.dirty_pages.fetch_sub(n as usize, Ordering::AcqRel);
     if let Err(e) = &res {
         st.error.lock().get_or_insert(e.errno());
     }
     drop(claim);
     files.flusher.note_written(n, why, &account);
-    res.map(|()| Some((first + n, n)))
+    res.map(|()| Some((at, n)))
 }
 
-fn write_run(inode: &Arc<Inode>, st: &FileState, run: &Run, class: Class, placing: MutexGuard<'_, ()>) -> Result<()> {
+/// Writes runs that have a place, and makes them part of the file.
+fn write_batch(inode: &Arc<Inode>, st: &FileState, batch: &[(Run, Vec<Part>)], class: Class) -> Result<()> {
     let bs = u64::from(inode.vol.geo.blocksize);
-    let end = run.first + run.blocks;
-    let mut promised = run.delayed;
-    let parts = place(inode, st, run.first, end, &mut promised);
-    drop(placing);
-    inode.vol.counters.settle_delayed(promised, true);
-    let parts = parts?;
     let place = |p: &Part| {
         let (Target::Mapped { start, .. } | Target::Cow { start }) = p.target;
         inode.vol.geo.fsb_daddr(start).0 * 512
     };
-    let pieces: Vec<_> = parts.iter().flat_map(|p| bytes_of(run, p, bs, place(p))).collect();
+    let all = batch.iter().flat_map(|(run, parts)| parts.iter().map(move |p| (run, p)));
+    let pieces: Vec<_> = all.flat_map(|(run, p)| bytes_of(run, p, bs, place(p))).collect();
     let requests: Vec<_> = pieces.iter().map(|(at, data)| WriteRequest { offset: *at, data }).collect();
     inode.vol.journal.shutdown.check()?;
     blocking(|| inode.vol.dev.write_many(&requests, class))?;
-    complete(inode, st, &parts, end * bs)
+    batch.iter().try_for_each(|(run, parts)| complete(inode, st, parts, (run.first + run.blocks) * bs))
 }
 
 /// What is written for a part of a run, and where.
