@@ -16,7 +16,7 @@ const FIRST_AHEAD: u64 = 128 << 10;
 const MOST_AHEAD: u64 = 2 << 20;
 
 /// Bytes that are copied at a time.
-const COPIED: usize = 256 << 10;
+const COPIED: usize = 64 << 10;
 
 /// How far a file was read ahead, in blocks: a read that begins there follows what came before.
 #[derive(Default)]
