@@ -5,10 +5,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod behind;
 mod beside;
+mod biglock;
 mod data;
 mod flush;
 mod iolock;
 mod limit;
+mod loadfile;
 mod null;
 mod peers;
 mod table;
@@ -95,6 +97,15 @@ enum What {
         #[arg(default_values_t = ["nvme".to_string()])]
         presets: Vec<String>,
     },
+    /// One lock around everything beside finer ones: all variants, in one run
+    BigLock {
+        /// Seconds of each
+        #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: u64,
+        /// dbench's load
+        #[arg(long, default_value = "/usr/share/dbench/client.txt")]
+        load: String,
+    },
     /// One run of it, which says how much memory the process had at most
     #[command(hide = true)]
     Resident { image: PathBuf, limit: CheckpointLimit, memory: usize, creates: u64, threads: u64, log: u64 },
@@ -109,6 +120,7 @@ fn main() -> Result<()> {
     match Args::parse().what {
         What::Peers { dir, parts } => peers::run(&dir, &parts),
         What::IoLock { seconds } => iolock::run(seconds),
+        What::BigLock { seconds, load } => biglock::run(&biglock::Plan { seconds, load }),
         What::DropBehind { factor, seconds, dir, presets } => behind::run(&behind::Plan { presets, factor, seconds, dir }),
         What::JournalFlush { creates, rounds, factor, cpus, log, presets } => {
             flush::run(&flush::Plan { creates, rounds, factor, cpus, log: log << 20, presets })

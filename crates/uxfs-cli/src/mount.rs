@@ -64,6 +64,8 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
             }
             "cache" => cache = Some(need()?.parse().map_err(|e| anyhow!("mount option cache: {e}"))?),
             "iomode" => r.front.io_mode = need()?.parse().map_err(|e| anyhow!("mount option iomode: {e}"))?,
+            "op_lock" => r.volume.op_lock = need()?.parse().map_err(|e| anyhow!("mount option op_lock: {e}"))?,
+            "readdir_copy" => r.volume.readdir_copy = need()?.parse().map_err(|e| anyhow!("mount option readdir_copy: {e}"))?,
             "drop_behind" => r.volume.drop_behind = need()?.parse().map_err(|e| anyhow!("mount option drop_behind: {e}"))?,
             "io_lock" => r.volume.io_lock = need()?.parse().map_err(|e| anyhow!("mount option io_lock: {e}"))?,
             "discard" => r.volume.discard = true,

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use uxfs_device::{Class, DeviceRef, WriteRequest};
 use uxfs_format::Lsn;
+use uxfs_sync::blocking;
 use uxfs_sync::explored::{Condvar, Mutex, notify, pause};
 
 /// One write of metadata to its home.
@@ -225,14 +226,15 @@ impl Ail {
         let requests: Vec<WriteRequest<'_>> =
             units.iter().flat_map(|u| &u.pieces).map(|p| WriteRequest { offset: p.0, data: &p.1 }).collect();
         Stats::add(&self.stats.metadata_writes, requests.len() as u64);
-        let mut res = dev.write_many(&requests, Class::Background);
+        let write = || blocking(|| dev.write_many(&requests, Class::Background));
+        let mut res = write();
         // A host whose file system is full may find room again: nothing is lost while the log has it all.
         for _ in 0..FULL_HOST_TRIES {
             if !res.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::StorageFull) || self.shutdown.reason().is_some() {
                 break;
             }
             pause(FULL_HOST_PAUSE);
-            res = dev.write_many(&requests, Class::Background);
+            res = write();
         }
         if let Err(e) = &res {
             self.shutdown.set(format!("writing metadata home failed: {e}"));

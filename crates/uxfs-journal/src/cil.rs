@@ -29,6 +29,7 @@ use uxfs_device::DeviceRef;
 use uxfs_format::log::{self, BB};
 use uxfs_format::reservation::with_headers;
 use uxfs_format::{CheckpointSeq, Lsn};
+use uxfs_sync::Op;
 use uxfs_sync::explored::thread::{self, JoinHandle};
 use uxfs_sync::explored::{Condvar, Mutex, MutexGuard, RwLock, notify, pause, wait, wait_for};
 
@@ -50,6 +51,8 @@ pub struct JournalConfig {
     pub budget: u64,
     /// Bytes of memory that metadata which is durable in the log, and not yet home, should hold at most; twice that is never passed for long.
     pub dirty: u64,
+    /// The lock around everything, which workers enter, too.
+    pub op: Op,
 }
 
 impl Default for JournalConfig {
@@ -61,6 +64,7 @@ impl Default for JournalConfig {
             limit: CheckpointLimit::default(),
             budget: 64 << 20,
             dirty: 64 << 20,
+            op: Op::default(),
         }
     }
 }
@@ -221,12 +225,18 @@ impl Journal {
                         break;
                     }
                     let _guard = PanicGuard(j.shutdown.clone());
+                    let _op = j.cfg.op.enter();
                     f(&j);
                 }
             })
         };
         j.workers.lock().extend([spawn("uxfs-cil", Journal::cil_work), spawn("uxfs-ail", Journal::ail_work)].into_iter().flatten());
         j
+    }
+
+    /// The lock around everything.
+    pub fn op(&self) -> &Op {
+        &self.cfg.op
     }
 
     /// Counters.

@@ -3,7 +3,6 @@
 //!
 //! Under shuttle no wait ends by itself: a wake-up that gets lost is a deadlock, which it finds.
 
-use crate::blocking;
 use std::time::Duration;
 
 #[cfg(not(uxfs_shuttle))]
@@ -13,6 +12,11 @@ mod real {
     pub use std::sync::{atomic, mpsc};
     pub use std::thread;
     use std::thread::{Scope, ScopedJoinHandle};
+
+    /// Runs `f` while the lock is free.
+    pub(super) fn unlocked<T>(g: &mut MutexGuard<'_, T>, f: impl FnOnce()) {
+        MutexGuard::unlocked(g, f);
+    }
 
     /// Starts a thread that ends with the scope.
     ///
@@ -44,7 +48,12 @@ pub fn wait<T>(c: &Condvar, g: &mut MutexGuard<'_, T>) {
 
 /// Waits until it is woken, or for a time.
 pub fn wait_for<T>(c: &Condvar, g: &mut MutexGuard<'_, T>, time: Duration) {
-    blocking(|| c.wait_for(g, time));
+    let given_up = crate::oplock::give_up();
+    crate::hooked(|| c.wait_for(g, time));
+    // Who has the lock around everything may want the one that was waited with.
+    if let Some(back) = given_up {
+        unlocked(g, || drop(back));
+    }
 }
 
 /// Wakes all who wait for a change of what `m` guards, also one who has just looked and is about to wait.
@@ -56,7 +65,7 @@ pub fn notify<T>(m: &Mutex<T>, c: &Condvar) {
 /// Lets others run for a while.
 pub fn pause(time: Duration) {
     #[cfg(not(uxfs_shuttle))]
-    thread::sleep(time);
+    crate::blocking(|| thread::sleep(time));
     #[cfg(uxfs_shuttle)]
     {
         let _ = time;

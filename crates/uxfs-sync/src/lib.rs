@@ -1,5 +1,5 @@
-//! Locks that outlive a scope, locks of ranges, locks whose schedules can be explored, the blocking hook, clock,
-//! chance, and choices that have names.
+//! Locks that outlive a scope, locks of ranges, the lock around everything, locks whose schedules can be explored, the blocking hook,
+//! clock, chance, and choices that have names.
 //!
 //! Every wait of the engine (device, log space, a force, a throttle) goes through [`blocking`], so that a front end can
 //! let another thread take over while this one waits.
@@ -7,11 +7,13 @@
 pub mod explored;
 mod kick;
 mod named;
+mod oplock;
 mod range;
 
 pub use kick::Kick;
 #[cfg(uxfs_holes)]
 pub use kick::holes::look_before_clearing;
+pub use oplock::{Entered, Op, OpLock, Waits, contended, contention, without_op};
 #[cfg(uxfs_holes)]
 pub use range::holes::forget_the_queue;
 pub use range::{RangeGuard, RangeLock, SEGMENT};
@@ -36,8 +38,14 @@ pub fn install_blocking_hook(hook: Box<dyn BlockingHook>) {
     let _ = HOOK.set(hook);
 }
 
-/// Runs `wait`, which may block, with the front end's hook around it.
+/// Runs `wait`, which may block, with the front end's hook around it, and without the lock around everything ([`OpLock`]).
 pub fn blocking<T>(wait: impl FnOnce() -> T) -> T {
+    let _given_up = oplock::give_up();
+    hooked(wait)
+}
+
+/// Runs `wait` with the front end's hook around it.
+fn hooked<T>(wait: impl FnOnce() -> T) -> T {
     struct Leave<'a>(&'a dyn BlockingHook);
     impl Drop for Leave<'_> {
         fn drop(&mut self) {
@@ -65,8 +73,12 @@ impl Hold {
     pub fn lock(&self) -> Held {
         match self.0.try_lock_arc() {
             Some(h) => h,
-            None => blocking(|| self.0.lock_arc()),
+            None => contended(|| self.0.lock_arc()),
         }
+    }
+    /// Waits for the lock, whatever the thread holds.
+    fn lock_as_it_is(&self) -> Held {
+        self.0.lock_arc()
     }
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<Held> {

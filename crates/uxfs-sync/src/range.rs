@@ -132,8 +132,9 @@ impl Shard {
         let wake = Arc::new(Condvar::new());
         q.0.push(Entry { wake: Some(wake.clone()), ..mine });
         // Only its own thread removes it, so it is there until it is granted.
-        while q.0.iter().any(|e| e.wake.as_ref().is_some_and(|w| Arc::ptr_eq(w, &wake))) {
-            wait(&wake, &mut q);
+        let waits = |q: &Queue| q.0.iter().any(|e| e.wake.as_ref().is_some_and(|w| Arc::ptr_eq(w, &wake)));
+        while waits(&q) {
+            crate::oplock::counted(|| wait(&wake, &mut q));
         }
     }
 

@@ -10,8 +10,8 @@ use crate::dir::{self, Entry};
 use crate::error::{Error, Result};
 use crate::file::{self, Allocate, How, IoMode, Seek, Why};
 use crate::inode::{Inode, Which};
-use crate::mount::{Devices, Mount, Options};
-use crate::namespace::{NewInode, Rename};
+use crate::mount::{Devices, Mount, Options, ReaddirCopy};
+use crate::namespace::{Names, NewInode, Rename};
 use crate::space;
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use uxfs_format::acl::{self, Acl};
 use uxfs_format::attr::flag;
 use uxfs_format::inode::{Core, Format, Timestamp, flag as inode_flag, mode};
 use uxfs_format::{AgNumber, Geometry, Ino};
+use uxfs_sync::{Entered, without_op};
 
 /// What `stat` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +125,36 @@ pub struct Fs {
     mount: Arc<Mount>,
     /// Held shared by each operation while it runs; true once the volume is closed.
     closed: RwLock<bool>,
+    readdir_copy: ReaddirCopy,
+}
+
+/// Proof that the volume stays open, and that others are kept out as far as they are to be.
+struct Open<'a> {
+    _op: Entered,
+    _closed: RwLockReadGuard<'a, bool>,
+}
+
+/// An inode that an operation works on: though its last name goes meanwhile, it lasts until that has ended.
+struct Used<'a> {
+    inode: Arc<Inode>,
+    names: &'a Names,
+}
+
+impl std::ops::Deref for Used<'_> {
+    type Target = Arc<Inode>;
+    fn deref(&self) -> &Arc<Inode> {
+        &self.inode
+    }
+}
+
+impl Drop for Used<'_> {
+    fn drop(&mut self) {
+        let last = self.inode.refs.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.inode.data().core.nlink == 0 && self.inode.vol.journal.shutdown.reason().is_none() {
+            // Should it fail, the inode is on a list of those without names still: the next open frees it.
+            let _ = self.names.release_if_gone(&self.inode);
+        }
+    }
 }
 
 impl Fs {
@@ -132,7 +163,8 @@ impl Fs {
     /// # Errors
     /// It is no volume, is corrupt, has unsupported features, or the device failed.
     pub fn open(devices: impl Into<Devices>, o: Options) -> Result<Fs> {
-        Ok(Fs { mount: Mount::open(devices.into(), o)?, closed: RwLock::new(false) })
+        let readdir_copy = o.readdir_copy;
+        Ok(Fs { mount: Mount::open(devices.into(), o)?, closed: RwLock::new(false), readdir_copy })
     }
 
     /// The root directory.
@@ -168,6 +200,14 @@ impl Fs {
         all.extend([("log_used_bytes", used), ("log_size_bytes", size), ("ail_items", vol.journal.ail.len() as u64)]);
         all.extend(self.mount.names.files.stats(u64::from(vol.geo.blocksize)));
         all.push(("pinned_bytes", vol.journal.pinned_bytes()));
+        let op = vol.journal.op().waits();
+        let us = |t: std::time::Duration| t.as_micros() as u64;
+        all.extend([
+            ("op_lock_taken", op.taken),
+            ("op_lock_waits", op.waits),
+            ("op_lock_wait_us", us(op.waited)),
+            ("op_lock_held_us", us(op.held)),
+        ]);
         all.push(("discarded_bytes", vol.discards.as_ref().map_or(0, |d| d.bytes.load(Ordering::Relaxed))));
         all
     }
@@ -183,13 +223,18 @@ impl Fs {
     }
 
     /// Keeps the volume open while an operation runs. One may call another, even while somebody waits to close.
-    fn enter(&self) -> Result<RwLockReadGuard<'_, bool>> {
+    fn enter(&self) -> Result<Open<'_>> {
         let open = self.closed.read_recursive();
-        if *open { Err(Error::Shutdown { why: "the volume is closed".into() }) } else { Ok(open) }
+        if *open {
+            return Err(Error::Shutdown { why: "the volume is closed".into() });
+        }
+        Ok(Open { _op: self.mount.vol().journal.op().enter(), _closed: open })
     }
 
-    fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
-        self.mount.names.inodes.get(Ino(ino))
+    fn inode(&self, ino: u64) -> Result<Used<'_>> {
+        let names = &self.mount.names;
+        let used = Used { inode: names.inodes.get(Ino(ino))?, names };
+        if used.inode.refer() { Ok(used) } else { Err(Error::Stale) }
     }
 
     /// Runs `op`; if there is no space, makes what was freed usable and runs it once more.
@@ -249,7 +294,7 @@ impl Fs {
     /// [`Error::NotFound`], [`Error::NotDirectory`].
     pub fn lookup(&self, dir: u64, name: &[u8]) -> Result<Stat> {
         let _open = self.enter()?;
-        let i = self.mount.names.lookup(&self.inode(dir)?, name)?;
+        let i = self.mount.names.lookup(&*self.inode(dir)?, name)?;
         let _l = i.lock_shared();
         Ok(self.stat_of(&i))
     }
@@ -263,9 +308,7 @@ impl Fs {
         let i = self.inode(ino)?;
         let _l = i.lock_shared();
         let c = i.core();
-        // Without a name and without a holder its end may have begun already.
-        let ends = c.nlink == 0 && i.refs.load(Ordering::Acquire) == 0;
-        if c.mode == 0 || c.generation != generation || ends {
+        if c.mode == 0 || c.generation != generation {
             return Err(Error::Stale);
         }
         i.refs.fetch_add(1, Ordering::AcqRel);
@@ -299,6 +342,7 @@ impl Fs {
         let _open = self.enter()?;
         let i = self.inode(ino)?;
         // Entries are gathered first: the receiver may look inodes up, which a writer that waits for this directory would stop.
+        let most = if self.readdir_copy == ReaddirCopy::Batch { READDIR_BATCH } else { 1 };
         let mut batch = Vec::new();
         let mut at = from;
         loop {
@@ -306,17 +350,17 @@ impl Fs {
                 let _l = i.lock_shared();
                 dir::list(&i, at, &mut |e| {
                     batch.push(e);
-                    batch.len() < READDIR_BATCH
+                    batch.len() < most
                 })?;
             }
-            let full = batch.len() >= READDIR_BATCH;
-            for e in batch.drain(..) {
-                at = e.next;
-                if !emit(e) {
-                    return Ok(());
-                }
-            }
-            if !full {
+            let full = batch.len() >= most;
+            let goes_on = without_op(|| {
+                batch.drain(..).all(|e| {
+                    at = e.next;
+                    emit(e)
+                })
+            });
+            if !full || !goes_on {
                 return Ok(());
             }
         }
@@ -381,7 +425,7 @@ impl Fs {
     /// [`Error::NoAttribute`] if it has none; [`Error::Invalid`] if what it has is none.
     pub fn get_acl(&self, ino: u64, default: bool) -> Result<Acl> {
         let _open = self.enter()?;
-        read_acl(&self.inode(ino)?, default)?.ok_or(Error::NoAttribute)
+        read_acl(&*self.inode(ino)?, default)?.ok_or(Error::NoAttribute)
     }
 
     /// Sets or removes an access control list; the permission bits follow.
@@ -437,7 +481,7 @@ impl Fs {
     /// [`Error::Invalid`] if it is none.
     pub fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
         let _open = self.enter()?;
-        self.mount.names.readlink(&self.inode(ino)?)
+        self.mount.names.readlink(&*self.inode(ino)?)
     }
 
     /// Gives an inode another name.
@@ -457,7 +501,7 @@ impl Fs {
     /// [`Error::NotFound`], [`Error::IsDirectory`].
     pub fn unlink(&self, dir: u64, name: &[u8]) -> Result<()> {
         let _open = self.enter()?;
-        self.mount.names.unlink(&self.inode(dir)?, name, false)
+        self.mount.names.unlink(&*self.inode(dir)?, name, false)
     }
 
     /// Removes an empty directory.
@@ -466,7 +510,7 @@ impl Fs {
     /// [`Error::NotEmpty`], [`Error::NotDirectory`].
     pub fn rmdir(&self, dir: u64, name: &[u8]) -> Result<()> {
         let _open = self.enter()?;
-        self.mount.names.unlink(&self.inode(dir)?, name, true)
+        self.mount.names.unlink(&*self.inode(dir)?, name, true)
     }
 
     /// Moves a name; `how` says what becomes of one that is there.
@@ -479,7 +523,7 @@ impl Fs {
         self.with_retry(|| self.mount.names.rename(&o, oname, &n, nname, how))
     }
 
-    fn regular(&self, ino: u64) -> Result<Arc<Inode>> {
+    fn regular(&self, ino: u64) -> Result<Used<'_>> {
         let i = self.inode(ino)?;
         match i.core().kind() {
             mode::REG => Ok(i),
@@ -686,7 +730,7 @@ impl Fs {
     /// The file is corrupt.
     pub fn seek(&self, ino: u64, offset: u64, what: Seek) -> Result<Option<u64>> {
         let _open = self.enter()?;
-        file::seek(&self.mount.names.files, &self.regular(ino)?, offset, what)
+        file::seek(&self.mount.names.files, &*self.regular(ino)?, offset, what)
     }
 
     /// Makes an inode durable, data and all.
@@ -695,7 +739,7 @@ impl Fs {
     /// A write-back failed since the last call.
     pub fn fsync(&self, ino: u64) -> Result<()> {
         let _open = self.enter()?;
-        file::fsync(&self.mount.names.files, &self.inode(ino)?)
+        file::fsync(&self.mount.names.files, &*self.inode(ino)?)
     }
 
     /// Makes everything durable.

@@ -149,7 +149,7 @@ impl Inode {
 
     /// Waits for the inode, to change it.
     pub fn lock(&self) -> Exclusive {
-        self.ilock.try_write_arc().unwrap_or_else(|| uxfs_sync::blocking(|| self.ilock.write_arc()))
+        self.ilock.try_write_arc().unwrap_or_else(|| uxfs_sync::contended(|| self.ilock.write_arc()))
     }
     /// Waits for several, in the order of their numbers; the same one only once.
     pub fn lock_all(mut list: Vec<&Arc<Inode>>) -> Vec<Exclusive> {
@@ -159,7 +159,7 @@ impl Inode {
     }
     /// Waits for the inode, to look at it.
     pub fn lock_shared(&self) -> Shared {
-        self.ilock.try_read_arc().unwrap_or_else(|| uxfs_sync::blocking(|| self.ilock.read_arc()))
+        self.ilock.try_read_arc().unwrap_or_else(|| uxfs_sync::contended(|| self.ilock.read_arc()))
     }
     /// Core and forks, for a moment.
     pub fn data(&self) -> MutexGuard<'_, InodeData> {
@@ -244,14 +244,28 @@ impl Inode {
         }
     }
 
-    /// Begins its end; false if that had begun before.
+    /// Begins its end; false if that had begun before, or somebody refers to it.
     pub(crate) fn begin_end(&self) -> bool {
-        !self.ending.swap(true, Ordering::AcqRel)
+        if self.ending.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        // Of this look and that of whoever comes, one sees the other.
+        let idle = self.refs.load(Ordering::SeqCst) == 0;
+        if !idle {
+            self.ending.store(false, Ordering::SeqCst);
+        }
+        idle
+    }
+
+    /// Counts somebody more who refers to it; false if its end has begun, so that it is to be given back at once.
+    pub(crate) fn refer(&self) -> bool {
+        self.refs.fetch_add(1, Ordering::SeqCst);
+        !self.ending.load(Ordering::SeqCst)
     }
 
     /// It begins a new life in a chunk that was allocated again.
     pub(crate) fn revive(&self) {
-        self.ending.store(false, Ordering::Release);
+        self.ending.store(false, Ordering::SeqCst);
         self.chunk.store(chunk::LIVE, Ordering::Release);
         *self.cluster.lock() = None;
     }

@@ -26,9 +26,11 @@ pub use error::{Error, Result};
 pub use file::{Allocate, Domain, DropBehind, How, IoLock, IoMode, Seek};
 pub use fs::{FileFlags, Fs, Make, MappedExtent, SetAttr, Stat, StatFs, acl_name, xflag};
 pub use mount::{
-    DEFAULT_MEMORY, Devices, LEAST_MEMORY, LogSummary, Options, add_features, describe_log, grow, grown_superblock, set_identity,
+    DEFAULT_MEMORY, Devices, LEAST_MEMORY, LogSummary, Options, ReaddirCopy, add_features, describe_log, grow, grown_superblock,
+    set_identity,
 };
 pub use namespace::Rename;
 pub use uxfs_format::acl::{Acl, Entry as AclEntry, tag as acl_tag};
 pub use uxfs_format::inode::Timestamp;
 pub use uxfs_journal::{CheckpointLimit, Hole, JournalConfig, JournalFlush, set_hole};
+pub use uxfs_sync::OpLock;

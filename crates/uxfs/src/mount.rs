@@ -30,7 +30,7 @@ use uxfs_format::reservation::Reservations;
 use uxfs_format::superblock::{INCOMPAT_NAMES, RO_COMPAT_NAMES, Superblock, incompat, log_incompat, names, ro_compat, version};
 use uxfs_format::{Geometry, Lsn};
 use uxfs_journal::{Journal, JournalConfig, LogGeometry, LogState, clear_stale, find_log_state};
-use uxfs_sync::{Chance, Clock, HostClock};
+use uxfs_sync::{Chance, Clock, HostClock, Op, OpLock};
 
 /// How a volume is opened.
 pub struct Options {
@@ -47,6 +47,10 @@ pub struct Options {
     pub io_lock: IoLock,
     /// Who writes back what is dropped behind its writer.
     pub drop_behind: DropBehind,
+    /// What operations exclude.
+    pub op_lock: OpLock,
+    /// When a reader of a directory gives up the lock around everything.
+    pub readdir_copy: ReaddirCopy,
     /// Seconds after which what was changed is made durable; 0 for never.
     pub commit: u32,
     /// The time.
@@ -72,6 +76,8 @@ impl Default for Options {
             cache: true,
             io_lock: IoLock::default(),
             drop_behind: DropBehind::default(),
+            op_lock: OpLock::default(),
+            readdir_copy: ReaddirCopy::default(),
             commit: 5,
             clock: Box::new(HostClock),
             seed: None,
@@ -81,6 +87,18 @@ impl Default for Options {
         }
     }
 }
+
+/// How entries of a directory get to whoever reads it, where there is a lock around everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReaddirCopy {
+    /// One by one: the lock is given up for each, and its place looked up again.
+    PerEntry,
+    /// Many are gathered, and handed over together.
+    #[default]
+    Batch,
+}
+
+uxfs_sync::named!(ReaddirCopy { PerEntry = "per-entry", Batch = "batch" });
 
 /// Memory by default: enough for a busy volume, a small part of any machine.
 pub const DEFAULT_MEMORY: usize = 256 << 20;
@@ -247,7 +265,12 @@ impl Mount {
         });
         // What checkpoints pin are buffers, above all: no more than may be cached.
         let most = o.memory as u64 / 4;
-        let cfg = JournalConfig { budget: o.journal.budget.min(most), dirty: o.journal.dirty.min(most), ..o.journal.clone() };
+        let cfg = JournalConfig {
+            budget: o.journal.budget.min(most),
+            dirty: o.journal.dirty.min(most),
+            op: Op::new(o.op_lock),
+            ..o.journal.clone()
+        };
         let journal = Journal::start(dev.clone(), log_dev, geo, cfg, state.head, state.tail);
         let vol = Arc::new(Volume {
             res: Reservations::of(&g),
@@ -331,6 +354,7 @@ impl Mount {
                     }
                 }
                 let Some(m) = weak.upgrade() else { return };
+                let _op = m.vol().journal.op().enter();
                 // Errors are latched where they happen, and reported by the next fsync.
                 let _ = m.sync(Why::Periodic);
             }

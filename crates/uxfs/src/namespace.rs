@@ -22,6 +22,7 @@ use uxfs_format::log::ino_field;
 use uxfs_format::superblock::incompat;
 use uxfs_format::symlink::{self, MAX_TARGET, REMOTE_HEADER, SYMLINK_MAGIC};
 use uxfs_format::{DiskAddr, Ino, Kind, Lsn, NULL_AG};
+use uxfs_sync::contended;
 
 /// Most links of an inode.
 const MAX_LINKS: u32 = i32::MAX as u32;
@@ -343,9 +344,6 @@ impl Names {
         }
         if core.nlink == 0 {
             // Never had a name, or lost the last: somebody who has it open gives it one.
-            if inode.refs.load(Ordering::Acquire) == 0 {
-                return Err(Error::NotFound);
-            }
             inode::unlinked_remove(&mut tp, inode)?;
         }
         dir::add(&mut tp, dir, name, inode.ino, of_mode(core.mode))?;
@@ -439,7 +437,7 @@ impl Names {
         dir::check_name(oname)?;
         dir::check_name(nname)?;
         self.vol.check_writable()?;
-        let _one = (odir.ino != ndir.ino).then(|| self.rename.lock());
+        let _one = (odir.ino != ndir.ino).then(|| self.rename.try_lock().unwrap_or_else(|| contended(|| self.rename.lock())));
         let whiteout = match how {
             // As the kernel makes it: with what the new directory hands down.
             Rename::Whiteout { uid, gid, .. } => Some(self.create_unlinked(ndir, NewInode { mode: mode::CHR, uid, gid, rdev: 0 })?),

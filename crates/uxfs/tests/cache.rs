@@ -4,7 +4,7 @@ mod common;
 
 use common::counting::{FILE, MIB, file, pattern, stat, volume};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use uxfs::{Allocate, Fs, IoLock, IoMode, Make, Options, Rename, SetAttr};
+use uxfs::{Allocate, Fs, IoLock, IoMode, Make, OpLock, Options, Rename, SetAttr};
 use uxfs_device::DeviceRef;
 use uxfs_sync::Chance;
 
@@ -127,10 +127,10 @@ fn fsync_waits_for_no_other_file() {
 }
 
 /// The device does not answer for one file's blocks, to a read or to a write-back: everybody else goes on, in other groups and, but for
-/// that file's bytes, in the same one.
+/// that file's bytes, in the same one. Also with a lock around everything, which nobody keeps while waiting.
 #[test]
 fn a_stalled_read_or_write_stops_nobody_else() {
-    for reading in [true, false] {
+    for (reading, op_lock) in [(true, OpLock::Fine), (false, OpLock::Fine), (true, OpLock::Volume), (false, OpLock::Process)] {
         let (fs, dev) = volume(400 * MIB, Options { commit: 0, ..Options::default() });
         let dirs: Vec<u64> =
             (0..8).map(|n| fs.create(fs.root(), format!("d{n}").as_bytes(), Make { mode: 0o040_755, ..FILE }).unwrap().ino).collect();
@@ -145,7 +145,7 @@ fn a_stalled_read_or_write_stops_nobody_else() {
         assert!(others.len() > 2, "{:?}", (0..8).map(group).collect::<Vec<_>>());
         fs.unmount().unwrap();
         let r: DeviceRef = dev.clone();
-        let fs = Fs::open(r, Options { commit: 0, ..Options::default() }).unwrap();
+        let fs = Fs::open(r, Options { commit: 0, op_lock, ..Options::default() }).unwrap();
         let e = fs.extents(inos[0]).unwrap()[0];
         if !reading {
             fs.write(inos[0], 0, &vec![2; MIB as usize], false).unwrap();
@@ -386,4 +386,34 @@ fn what_is_taken_from_a_file_beside_its_readers_does_not_come_back() {
         let report = uxfs_check::check(&dev.dev).unwrap();
         assert!(report.is_sound(), "{:?}", report.findings);
     }
+}
+
+/// Somebody writes a file while its last name goes, and its number and blocks are wanted again: it lasts until that write has ended.
+#[test]
+fn what_is_unlinked_while_it_is_written_lasts_until_that_has_ended() {
+    let (fs, dev) = volume(300 * MIB, Options { commit: 0, ..Options::default() });
+    let ino = file(&fs, "f");
+    fs.write_with(ino, 0, &vec![1; MIB as usize], false, IoMode::Direct).unwrap();
+    fs.sync().unwrap();
+    let free = fs.statfs().free;
+    let place = fs.extents(ino).unwrap()[0].start;
+    dev.stall(place..place + MIB);
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| fs.write_with(ino, 0, &vec![2; MIB as usize], false, IoMode::Direct));
+        while dev.waiting.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        fs.unlink(fs.root(), b"f").unwrap();
+        fs.fsync(fs.root()).unwrap();
+        assert_eq!(fs.statfs().free, free, "its blocks are free while they are written");
+        let new = file(&fs, "new");
+        assert_ne!(new, ino);
+        dev.stall(0..0);
+        writer.join().unwrap().unwrap();
+    });
+    assert!(fs.statfs().free > free);
+    assert!(matches!(fs.read(ino, 0, &mut [0; 10]), Err(uxfs::Error::Stale)));
+    fs.unmount().unwrap();
+    let report = uxfs_check::check(&dev.dev).unwrap();
+    assert!(report.is_sound(), "{:?}", report.findings);
 }

@@ -7,6 +7,11 @@ use std::time::Duration;
 pub use shuttle::sync::{atomic, mpsc};
 pub use shuttle::thread;
 
+/// No schedule has a lock around everything.
+pub(super) fn unlocked<T>(_: &mut MutexGuard<'_, T>, f: impl FnOnce()) {
+    f();
+}
+
 /// Starts a thread that ends with the scope.
 ///
 /// # Errors

@@ -253,7 +253,7 @@ pub(super) fn invalidate_all(t: &DaFork, tp: &mut Trans) -> Result<()> {
         let g = &tp.vol.geo;
         let (at, bbs) = (g.fsb_daddr(e.at(off)), g.bb_per_block());
         let mut raw = vec![0; g.blocksize as usize];
-        tp.vol.dev.read(at.0 * 512, &mut raw)?;
+        uxfs_sync::blocking(|| tp.vol.dev.read(at.0 * 512, &mut raw))?;
         // Only what is in the cache can be in the log and not home: the cache is asked first by this read.
         if Kind::sniff(&raw) == Some(Kind::AttrRemote) {
             continue;

@@ -244,6 +244,7 @@ impl Files {
         while let Some((turn, pages)) = self.flusher.kick.next(|s| self.look(s)) {
             let inode = &turn.inode;
             let guard = PowerCut(inode);
+            let _op = inode.vol.journal.op().enter();
             let why = if turn.line == DROPPED { Why::DropBehind } else { Why::Background };
             // The error is latched for the file's next fsync; what could not be written is not dirty any more.
             let done = write_some(&self, inode, 0, u64::MAX, why, pages);

@@ -426,9 +426,10 @@ impl Pages {
     fn next(&self, first: u64, end: u64, may: impl Fn(&Folio) -> bool, wanted: impl Fn(&Page) -> bool) -> Option<u64> {
         let n = self.per_folio();
         let mut from = first / n;
-        while first < end {
-            let found = self.folios.read().range(from..end.div_ceil(n)).find(|x| may(x.1)).map(|x| (*x.0, x.1.clone()));
-            let (number, folio) = found?;
+        loop {
+            let last = end.div_ceil(n);
+            let found = self.folios.read().range(from.min(last)..last).find(|x| may(x.1)).map(|x| (*x.0, x.1.clone()));
+            let (number, folio) = found.filter(|_| first < end)?;
             let base = number * n;
             let range = first.saturating_sub(base) as u16..(end - base).min(n) as u16;
             let block = folio.slots.lock().pages.range(range).find(|x| wanted(x.1)).map(|x| base + u64::from(*x.0));
@@ -437,7 +438,6 @@ impl Pages {
             }
             from = number + 1;
         }
-        None
     }
 
     /// How many are dirty.

@@ -18,8 +18,8 @@ use uxfs_format::extent::{Extent, MAX_EXTENT};
 use uxfs_format::inode::{flag, flag2};
 use uxfs_format::{FileBlock, FsBlock};
 use uxfs_journal::{Hole, hole};
-use uxfs_sync::blocking;
 use uxfs_sync::explored::wait;
+use uxfs_sync::{blocking, contended};
 
 /// Bytes that one run takes, where somebody waits for it and where nobody does: what is on its way at once delays who reads.
 const LONGEST_RUN: u64 = 4 << 20;
@@ -85,7 +85,7 @@ impl Drop for Claim<'_> {
 impl Claims {
     /// Claims all of a file: for what moves or takes its blocks.
     pub fn all(&self) -> RwLockWriteGuard<'_, ()> {
-        self.gate.try_write().unwrap_or_else(|| blocking(|| self.gate.write()))
+        self.gate.try_write().unwrap_or_else(|| contended(|| self.gate.write()))
     }
 
     /// True if something is on its way.
@@ -94,12 +94,12 @@ impl Claims {
     }
 
     fn place(&self) -> MutexGuard<'_, ()> {
-        self.placing.try_lock().unwrap_or_else(|| blocking(|| self.placing.lock()))
+        self.placing.try_lock().unwrap_or_else(|| contended(|| self.placing.lock()))
     }
 
     /// Claims what is about to be found of some blocks, alone or beside others.
     fn begin(&self, blocks: Range<u64>, alone: bool) -> Claim<'_> {
-        let beside = || self.gate.try_read().unwrap_or_else(|| blocking(|| self.gate.read()));
+        let beside = || self.gate.try_read().unwrap_or_else(|| contended(|| self.gate.read()));
         let gate = if alone { (None, Some(self.all())) } else { (Some(beside()), None) };
         let mut o = self.on_way.lock();
         o.begun += 1;

@@ -100,7 +100,7 @@ pub(super) fn copies(dev: &DeviceRef, g: &Geometry) -> Result<()> {
     for agno in (1..g.agcount).map(AgNumber) {
         let at = g.header_daddr(agno, 0).0 * 512;
         let mut b = vec![0; g.sectsize as usize];
-        dev.read(at, &mut b)?;
+        uxfs_sync::blocking(|| dev.read(at, &mut b))?;
         let Ok((mut copy, _)) = Superblock::read_from_prefix(&b) else { continue };
         if (copy.dblocks.get(), copy.agcount.get()) == (g.dblocks, g.agcount) || copy.magicnum.get() != SB_MAGIC {
             continue;
@@ -109,11 +109,11 @@ pub(super) fn copies(dev: &DeviceRef, g: &Geometry) -> Result<()> {
         copy.agcount.set(g.agcount);
         b[..size_of::<Superblock>()].copy_from_slice(copy.as_bytes());
         crc::stamp(&mut b, SB_CRC);
-        dev.write(at, &b, WriteFlags::default())?;
+        uxfs_sync::blocking(|| dev.write(at, &b, WriteFlags::default()))?;
         changed = true;
     }
     if changed {
-        dev.flush()?;
+        uxfs_sync::blocking(|| dev.flush())?;
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ pub fn set_identity(devices: &Devices, label: Option<&[u8]>, uuid: Option<[u8; 1
         geo.uuid = u;
         set_last_uuid(&*log_dev, &geo, state.head, &u)?;
     }
-    Ok(dev.flush()?)
+    Ok(uxfs_sync::blocking(|| dev.flush())?)
 }
 
 /// Changes all superblocks; the first one, which counts, comes last.
@@ -62,12 +62,12 @@ fn each_copy(dev: &DeviceRef, g: &Geometry, change: impl Fn(&mut Superblock)) ->
     for agno in (0..g.agcount).rev() {
         let at = g.header_daddr(AgNumber(agno), 0).0 * 512;
         let mut b = vec![0; g.sectsize as usize];
-        dev.read(at, &mut b)?;
+        uxfs_sync::blocking(|| dev.read(at, &mut b))?;
         let Ok((mut sb, _)) = Superblock::read_from_prefix(&b) else { continue };
         change(&mut sb);
         b[..size_of::<Superblock>()].copy_from_slice(sb.as_bytes());
         crc::stamp(&mut b, SB_CRC);
-        dev.write(at, &b, WriteFlags { preflush: agno == 0, fua: agno == 0 })?;
+        uxfs_sync::blocking(|| dev.write(at, &b, WriteFlags { preflush: agno == 0, fua: agno == 0 }))?;
     }
     Ok(())
 }
@@ -99,5 +99,5 @@ pub fn add_features(devices: &Devices, bits: u32) -> Result<()> {
         return Err(Error::Invalid { what: "the log is too small for the transactions of volumes with this feature" });
     }
     each_copy(dev, &g, |sb| sb.features_incompat.set(sb.features_incompat.get() | bits))?;
-    Ok(dev.flush()?)
+    Ok(uxfs_sync::blocking(|| dev.flush())?)
 }

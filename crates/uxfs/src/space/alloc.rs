@@ -75,7 +75,7 @@ fn alloc_anywhere(tp: &mut Trans, want: Want) -> Result<(FsBlock, u32)> {
         }
         target = tp.vol.geo.fsb_agbno(want.near).0;
         if tries_again {
-            std::thread::sleep(Duration::from_millis(1));
+            uxfs_sync::explored::pause(Duration::from_millis(1));
         } else if blocking && min == want.min {
             break;
         }

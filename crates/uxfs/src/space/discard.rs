@@ -5,6 +5,8 @@ use crate::error::Result;
 use crate::volume::{Discards, Volume};
 use std::time::Duration;
 use uxfs_format::{AgBlock, AgNumber};
+use uxfs_sync::blocking;
+use uxfs_sync::explored::{wait, wait_for};
 
 /// How long a wait for discards lasts before it is looked at again whether the volume was shut down.
 const RECHECK: Duration = Duration::from_millis(50);
@@ -19,7 +21,7 @@ pub fn await_freed(vol: &Volume) -> Result<()> {
     let mut q = d.queue.lock();
     while !q.waiting.is_empty() || q.running {
         vol.journal.shutdown.check()?;
-        uxfs_sync::blocking(|| d.changed.wait_for(&mut q, RECHECK));
+        wait_for(&d.changed, &mut q, RECHECK);
     }
     Ok(())
 }
@@ -27,13 +29,15 @@ pub fn await_freed(vol: &Volume) -> Result<()> {
 /// Discards what comes in until the volume is closed. For a thread of its own.
 pub fn work(vol: &Volume) {
     let Some(d) = &vol.discards else { return };
+    let _op = vol.journal.op().enter();
     while let Some(mut batch) = next(d) {
         batch.sort_unstable();
         if vol.journal.shutdown.reason().is_none() {
             for run in batch.chunk_by(|a, b| a.agno == b.agno && a.start + a.len == b.start) {
                 let len = run.iter().map(|e| u64::from(e.len)).sum::<u64>() * u64::from(vol.geo.blocksize);
                 // A device that cannot, or will not, is none the worse for it: the blocks are free all the same.
-                if vol.dev.discard(vol.geo.ag_daddr(AgNumber(run[0].agno), AgBlock(run[0].start)).0 * 512, len).is_ok() {
+                let at = vol.geo.ag_daddr(AgNumber(run[0].agno), AgBlock(run[0].start)).0 * 512;
+                if blocking(|| vol.dev.discard(at, len)).is_ok() {
                     d.bytes.fetch_add(len, std::sync::atomic::Ordering::Relaxed);
                 }
             }
@@ -51,7 +55,7 @@ fn next(d: &Discards) -> Option<Vec<crate::volume::Freed>> {
         if q.closed {
             return None;
         }
-        d.changed.wait(&mut q);
+        wait(&d.changed, &mut q);
     }
     q.running = true;
     Some(std::mem::take(&mut q.waiting))

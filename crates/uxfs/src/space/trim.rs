@@ -61,7 +61,8 @@ pub fn trim(vol: &Arc<Volume>, least: u32) -> Result<u64> {
         each_free(vol, agno, &mut |tp, r| {
             let (start, len) = if vol.reproducible { (r.start, r.len) } else { busy::trim(tp, agno, r.start, r.len) };
             if len > 0 && len >= least {
-                vol.dev.discard(vol.geo.ag_daddr(agno, AgBlock(start)).0 * 512, u64::from(len) * bs)?;
+                let at = vol.geo.ag_daddr(agno, AgBlock(start)).0 * 512;
+                uxfs_sync::blocking(|| vol.dev.discard(at, u64::from(len) * bs))?;
                 blocks += u64::from(len);
             }
             Ok(())
