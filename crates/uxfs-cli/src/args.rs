@@ -27,7 +27,8 @@ pub enum Cmd {
     Mount {
         /// Mount options, separated by commas: ro, norecovery, hostcache, offset=BYTES, part=N, commit=SECONDS, memory=SIZE, threads=N,
         /// logdev=FILE, logbufs=N, logbsize=SIZE,
-        /// journal_flush=POLICY, checkpoint_limit=POLICY, cache=MODE, io_lock=LOCK, discard, fsname=NAME, allow_other, allow_root, dev, suid, noexec
+        /// journal_flush=POLICY, checkpoint_limit=POLICY, cache=MODE, iomode=MODE, drop_behind=POLICY, io_lock=LOCK, op_lock=LOCK, readdir_copy=HOW,
+        /// discard, fsname=NAME, allow_other, allow_root, dev, suid, noexec
         #[arg(short = 'o', value_name = "OPTIONS")]
         options: Vec<String>,
         /// Stay in the foreground
