@@ -223,13 +223,15 @@ fn fsync_keeps_the_size_beside_others_write_back() {
 
 /// Each write puts one stamp everywhere in its range; whoever reads must see, of each range that is written as a whole, one stamp only.
 /// Returns how often a reader saw two.
-fn torn_reads(lock: IoLock, rounds: u64, mode: fn(&Chance) -> IoMode) -> u64 {
-    let (fs, _) = volume(300 * MIB, Options { commit: 0, io_lock: lock, ..Options::default() });
-    let ino = file(&fs, "f");
-    const CELL: u64 = 96 << 10;
+fn torn_reads(lock: IoLock, ops: u64, cell: u64, mode: fn(&Chance) -> IoMode) -> u64 {
     const CELLS: u64 = 24;
-    fs.write(ino, 0, &vec![0; (CELL * CELLS) as usize], false).unwrap();
-    let (torn, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (fs, _) = volume(600 * MIB, Options { commit: 0, io_lock: lock, ..Options::default() });
+    let ino = file(&fs, "f");
+    for n in 0..CELLS {
+        fs.write(ino, n * cell, &vec![0; cell as usize], false).unwrap();
+    }
+    let (torn, stop, reads) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
+    let rounds = ops / 3;
     std::thread::scope(|s| {
         let writers: Vec<_> = (0..3u64)
             .map(|w| {
@@ -237,12 +239,12 @@ fn torn_reads(lock: IoLock, rounds: u64, mode: fn(&Chance) -> IoMode) -> u64 {
                 s.spawn(move || {
                     let c = Chance::seeded(w);
                     for n in 0..rounds {
-                        let cell = c.below(CELLS);
-                        let cells = 1 + if c.below(20) == 0 { c.below(CELLS - cell) } else { 0 };
+                        let first = c.below(CELLS);
+                        let cells = 1 + if cell < MIB && c.below(20) == 0 { c.below(CELLS - first) } else { 0 };
                         // One stamp for all, in each byte.
                         let stamp = (n * 3 + w) as u8;
-                        fs.write_with(ino, cell * CELL, &vec![stamp; (cells * CELL) as usize], false, mode(&c)).unwrap();
-                        if n % 64 == 0 {
+                        fs.write_with(ino, first * cell, &vec![stamp; (cells * cell) as usize], false, mode(&c)).unwrap();
+                        if n % 512 == 0 {
                             fs.fsync(ino).unwrap();
                         }
                     }
@@ -250,17 +252,18 @@ fn torn_reads(lock: IoLock, rounds: u64, mode: fn(&Chance) -> IoMode) -> u64 {
             })
             .collect();
         for r in 0..2u64 {
-            let (fs, torn, stop) = (&fs, &torn, &stop);
+            let (fs, torn, stop, reads) = (&fs, &torn, &stop, &reads);
             s.spawn(move || {
                 let c = Chance::seeded(100 + r);
-                let mut buf = vec![0; CELL as usize];
+                let mut buf = vec![0; cell as usize];
                 while !stop.load(Ordering::Relaxed) {
                     // Any part of one cell, of one byte up to all.
-                    let cell = c.below(CELLS);
-                    let from = if c.below(2) == 0 { 0 } else { c.below(CELL) };
-                    let len = 1 + c.below(CELL - from);
+                    let first = c.below(CELLS);
+                    let from = if c.below(2) == 0 { 0 } else { c.below(cell) };
+                    let len = 1 + c.below(cell - from);
                     let part = &mut buf[..len as usize];
-                    fs.read_with(ino, cell * CELL + from, part, mode(&c)).unwrap();
+                    fs.read_with(ino, first * cell + from, part, mode(&c)).unwrap();
+                    reads.fetch_add(1, Ordering::Relaxed);
                     torn.fetch_add(u64::from(part.iter().any(|b| *b != part[0])), Ordering::Relaxed);
                 }
             });
@@ -271,18 +274,24 @@ fn torn_reads(lock: IoLock, rounds: u64, mode: fn(&Chance) -> IoMode) -> u64 {
         stop.store(true, Ordering::Relaxed);
     });
     fs.unmount().unwrap();
+    println!("{lock}, {cell} bytes: {} writes, {} reads", 3 * rounds, reads.into_inner());
     torn.into_inner()
 }
 
+/// Cells of 2 KiB to 8 MiB; with `UXFS_LONG` ten million operations.
 #[test]
 fn reads_and_writes_of_the_same_bytes_are_atomic_to_each_other() {
-    let buffered = |_: &Chance| IoMode::Buffered;
-    assert_eq!(torn_reads(IoLock::Range, 1500, buffered), 0);
-    assert_eq!(torn_reads(IoLock::Range, 500, any_mode), 0, "some past the cache");
-    // Writes past the cache exclude each other there as little as in the kernel.
-    assert_eq!(torn_reads(IoLock::Shared, 1500, buffered), 0);
+    let quiet = |c: &Chance| if c.below(2) == 0 { IoMode::Buffered } else { IoMode::DropBehind };
+    let times = if std::env::var_os("UXFS_LONG").is_some() { 30 } else { 1 };
+    for (cell, ops) in [(2 << 10, 12_000), (96 << 10, 3000), (8 << 20, 12)] {
+        assert_eq!(torn_reads(IoLock::Range, ops * times, cell, quiet), 0, "{cell}");
+        assert_eq!(torn_reads(IoLock::Range, ops * times / 3, cell, any_mode), 0, "{cell}, some past the cache");
+        // Writes past the cache exclude each other there as little as in the kernel.
+        assert_eq!(torn_reads(IoLock::Shared, ops * times, cell, quiet), 0, "{cell}");
+    }
     // The checker can fail.
-    assert!((0..20).any(|_| torn_reads(IoLock::Exclusive, 1500, buffered) > 0), "no torn read without a lock between readers and writers");
+    let fails = || torn_reads(IoLock::Exclusive, 4500, 96 << 10, |_| IoMode::Buffered) > 0;
+    assert!((0..20).any(|_| fails()), "no torn read without a lock between readers and writers");
 }
 
 /// Appends of many threads land each at a place of its own.

@@ -3,13 +3,13 @@
 mod common;
 
 use common::*;
-use uxfs::{Allocate, Fs, IoMode, Seek, SetAttr};
+use uxfs::{Allocate, DropBehind, Fs, IoLock, IoMode, OpLock, Options, Seek, SetAttr};
 use uxfs_sync::Chance;
 
 /// Longest file of the exerciser.
 const MOST: u64 = 3 << 20;
 
-/// Mostly through the cache, at times past it.
+/// Through the cache, through it and out again, or past it.
 fn mode(c: &Chance) -> IoMode {
     IoMode::ALL[c.below(3) as usize]
 }
@@ -122,9 +122,16 @@ impl File {
     }
 }
 
+/// Each seed with another choice of what there is to choose, and every other one with the least memory.
+fn options(seed: u64) -> Options {
+    let of = |n: u64| (seed / n % 3) as usize;
+    let memory = if seed % 2 == 0 { uxfs::DEFAULT_MEMORY } else { uxfs::LEAST_MEMORY };
+    Options { memory, drop_behind: DropBehind::ALL[of(1)], io_lock: IoLock::ALL[of(3)], op_lock: OpLock::ALL[of(2)], ..Options::default() }
+}
+
 fn exercise(img: &Image, steps: u64, seed: u64) {
     let c = Chance::seeded(seed);
-    let mut fs = img.open();
+    let mut fs = img.open_with(options(seed));
     let bs = u64::from(fs.geometry().blocksize);
     let mut f = File { ino: fs.create(fs.root(), b"file", file(0o644)).unwrap().ino, model: Vec::new() };
     let mut counts = std::collections::BTreeMap::<&str, u32>::new();
@@ -136,7 +143,7 @@ fn exercise(img: &Image, steps: u64, seed: u64) {
         }
         if i % 150 == 149 {
             fs.unmount().unwrap();
-            fs = img.open();
+            fs = img.open_with(options(seed + i));
             f.compare(&fs, "mounting again", mode(&c));
         }
     }
@@ -149,11 +156,13 @@ fn exercise(img: &Image, steps: u64, seed: u64) {
     assert!(std::fs::read(k.path("file")).unwrap() == f.model, "the kernel reads something else");
 }
 
+/// 5 400 operations; with `UXFS_LONG` a million.
 #[test]
 fn a_file_is_what_was_done_to_it() {
-    for seed in 0..3 {
-        exercise(&Image::theirs("exercise", 300 << 20, &["-q"]), 900, seed);
-        exercise(&Image::theirs("exercise-rmap", 300 << 20, &["-q", "-m", "rmapbt=1", "-i", "nrext64=1"]), 900, seed + 100);
+    let (seeds, steps) = if std::env::var_os("UXFS_LONG").is_some() { (50, 10_000) } else { (3, 900) };
+    for seed in 0..seeds {
+        exercise(&Image::theirs("exercise", 300 << 20, &["-q"]), steps, seed);
+        exercise(&Image::theirs("exercise-rmap", 300 << 20, &["-q", "-m", "rmapbt=1", "-i", "nrext64=1"]), steps, seed + 100);
     }
 }
 

@@ -97,7 +97,11 @@ impl Image {
     }
 
     pub fn open(&self) -> Fs {
-        Fs::open(self.device(), Options::default()).unwrap()
+        self.open_with(Options::default())
+    }
+
+    pub fn open_with(&self, o: Options) -> Fs {
+        Fs::open(self.device(), o).unwrap()
     }
 
     pub fn open_read_only(&self) -> Fs {
