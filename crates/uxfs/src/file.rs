@@ -8,6 +8,7 @@
 //! 5. Whoever takes blocks from a file, or moves them, forgets their pages after that, too: somebody who reads ahead may have seen
 //!    the blocks before.
 
+mod ahead;
 mod allocate;
 mod clone;
 mod direct;
@@ -39,13 +40,13 @@ use crate::inode::{Inode, Which};
 use crate::map;
 use crate::trans::Trans;
 use crate::volume::Volume;
+use ahead::{Ahead, Readers};
 use dirty::{Account, Dirty};
 use flusher::Flusher;
 use iolock::FileLock;
 use memory::Memory;
 use pages::Pages;
 use parking_lot::Mutex;
-use read::Ahead;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use writeback::Claims;
@@ -63,7 +64,7 @@ pub struct FileState {
     /// The first error of a write-back, until an fsync reports it.
     error: Mutex<Option<i32>>,
     promise: Mutex<Promise>,
-    ahead: Mutex<Ahead>,
+    ahead: Ahead,
     staged: staged::Staged,
     files: Arc<Files>,
 }
@@ -178,6 +179,7 @@ pub struct Files {
     waiting: staged::Waiting,
     memory: Arc<Memory>,
     flusher: Flusher,
+    readers: Readers,
     /// The flusher's workers were started.
     started: AtomicBool,
     /// Pages that are dirty or being written.
@@ -200,6 +202,7 @@ impl Files {
             waiting: Mutex::default(),
             memory,
             flusher: Flusher::default(),
+            readers: Readers::default(),
             started: AtomicBool::new(false),
             dirty_pages: AtomicUsize::new(0),
             dirty_peak: AtomicUsize::new(0),
@@ -225,6 +228,7 @@ impl Files {
 
     /// Stops what writes back by itself.
     pub fn stop(&self) {
+        self.readers.stop();
         self.flusher.stop();
     }
 
@@ -239,7 +243,7 @@ impl Files {
                 claims: Claims::default(),
                 error: Mutex::default(),
                 promise: Mutex::default(),
-                ahead: Mutex::default(),
+                ahead: Ahead::default(),
                 staged: Mutex::default(),
                 files: self.clone(),
             })

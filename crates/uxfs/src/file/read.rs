@@ -1,5 +1,6 @@
 //! Reading: what pages hold, and what the device has for the rest. Whoever reads a file from front to back is read ahead of.
 
+use super::ahead::LONGEST;
 use super::pages::FOLIO;
 use super::{FileState, Files};
 use crate::error::Result;
@@ -10,30 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uxfs_format::extent::Extent;
 
-/// Bytes that are read ahead at first, where reads follow each other.
-const FIRST_AHEAD: u64 = 128 << 10;
-/// Bytes that are read ahead at most.
-const MOST_AHEAD: u64 = 2 << 20;
-
 /// Bytes that are copied at a time.
 const COPIED: usize = 64 << 10;
-
-/// How far a file was read ahead, in blocks: a read that begins there follows what came before.
-#[derive(Default)]
-pub struct Ahead {
-    next: u64,
-    window: u64,
-}
-
-impl Ahead {
-    /// Where to stop reading, if blocks `first..end` are missing.
-    fn plan(&mut self, first: u64, end: u64, block: u64) -> u64 {
-        let follows = first == self.next;
-        self.window = if follows { (self.window * 2).clamp(FIRST_AHEAD / block, MOST_AHEAD / block) } else { 0 };
-        self.next = end.max(first + self.window);
-        self.next
-    }
-}
 
 /// Reads into `buf` from `offset`; returns how much there was before the end. With `drop`, nothing stays in memory that only this
 /// read needed.
@@ -87,6 +66,11 @@ pub(super) fn read_under_lock(inode: &Arc<Inode>, st: &FileState, offset: u64, b
     }
     let end = offset + buf.len() as u64;
     let mut at = offset;
+    if st.files.cfg.keep {
+        let blocks = offset / bs..end.div_ceil(bs);
+        st.files.read_ahead(inode, st, blocks.clone(), drop);
+        st.ahead.await_pending(&blocks);
+    }
     // First the pages that are there, then the rest: a page that was not there is as the device has it.
     for p in st.pages.find(offset / bs, end.div_ceil(bs), !drop) {
         let (s, e) = ((p.first * bs).max(offset), (p.end() * bs).min(end));
@@ -126,7 +110,7 @@ pub(super) fn place(inode: &Inode, e: &Extent, block: u64) -> u64 {
 fn read_missing(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8], drop: bool) -> Result<()> {
     // Where memory is short, what is read goes to who asked and nowhere else.
     if st.files.cfg.keep
-        && let Some(_room) = st.files.memory.try_room(buf.len() + MOST_AHEAD as usize)
+        && let Some(_room) = st.files.memory.try_room(buf.len() + LONGEST as usize)
     {
         return read_kept(inode, st, offset, buf, drop);
     }
@@ -155,7 +139,7 @@ fn read_kept(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8], dr
     let bs = u64::from(inode.vol.geo.blocksize);
     let (first, end) = (offset / bs, (offset + buf.len() as u64).div_ceil(bs));
     let last = st.size.load(Ordering::Acquire).div_ceil(bs).max(end);
-    let ahead = st.ahead.lock().plan(first, end, bs).min(last);
+    let ahead = st.ahead.plan(first, end, bs).min(last);
     buf.fill(0);
     let mut at = first;
     while at < ahead {
@@ -172,7 +156,13 @@ fn read_kept(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8], dr
 
 /// Reads blocks of one folio, keeps them, until they were read with `drop`, and copies what of them belongs into `buf`, which is the
 /// file's at `offset`.
-fn read_pages(inode: &Arc<Inode>, st: &FileState, blocks: Range<u64>, (offset, drop): (u64, bool), buf: &mut [u8]) -> Result<()> {
+pub(super) fn read_pages(
+    inode: &Arc<Inode>,
+    st: &FileState,
+    blocks: Range<u64>,
+    (offset, drop): (u64, bool),
+    buf: &mut [u8],
+) -> Result<()> {
     let bs = u64::from(inode.vol.geo.blocksize);
     let end = offset + buf.len() as u64;
     let ticket = st.pages.ticket(blocks.start);

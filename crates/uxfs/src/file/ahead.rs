@@ -1,0 +1,209 @@
+//! Reading ahead of whoever reads a file from front to back: first by the reader itself, then by workers beside it.
+//!
+//! The reader that finds nothing in memory reads its own blocks and a window behind them. When it comes to that window, a worker reads the
+//! next one, twice as long, and so on; so the device works while bytes are copied. Who comes to what is on its way waits for it.
+
+use super::read::{read_pages, written};
+use super::{FileState, Files, Inode};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use uxfs_sync::Kick;
+use uxfs_sync::explored::{Condvar, wait};
+
+/// Bytes of the first window.
+const FIRST: u64 = 128 << 10;
+/// Bytes of the longest one.
+pub const LONGEST: u64 = 2 << 20;
+/// Threads that read ahead.
+const WORKERS: usize = 2;
+
+/// How far a file was read ahead, in blocks.
+#[derive(Debug)]
+pub struct Ahead {
+    state: Mutex<State>,
+    /// Who reads this block sets the next window off; `u64::MAX` for none.
+    mark: AtomicU64,
+    /// A window is on its way.
+    pending: AtomicBool,
+    arrived: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// A read that begins here follows what came before.
+    next: u64,
+    window: u64,
+    /// Blocks on their way.
+    pending: Option<Range<u64>>,
+}
+
+impl Default for Ahead {
+    fn default() -> Ahead {
+        let (state, pending, arrived) = (Mutex::default(), AtomicBool::new(false), Condvar::new());
+        Ahead { state, mark: AtomicU64::new(u64::MAX), pending, arrived }
+    }
+}
+
+impl Ahead {
+    /// Where to stop reading, if blocks `first..end` are missing.
+    pub fn plan(&self, first: u64, end: u64, block: u64) -> u64 {
+        let mut s = self.state.lock();
+        let follows = first == s.next;
+        s.window = if follows { (s.window * 2).clamp(FIRST / block, LONGEST / block) } else { 0 };
+        s.next = end.max(first + s.window);
+        self.mark.store(if s.window > 0 && s.next > end { end } else { u64::MAX }, Ordering::Relaxed);
+        s.next
+    }
+
+    /// The next window, if it is time for it because somebody reads these blocks of the first `size`. It is on its way then.
+    fn advance(&self, blocks: Range<u64>, size: u64, block: u64) -> Option<Range<u64>> {
+        if !blocks.contains(&self.mark.load(Ordering::Relaxed)) {
+            return None;
+        }
+        let mut s = self.state.lock();
+        if s.pending.is_some() || !blocks.contains(&self.mark.load(Ordering::Relaxed)) {
+            return None;
+        }
+        s.window = (s.window * 2).clamp(FIRST / block, LONGEST / block);
+        let window = s.next..(s.next + s.window).min(size);
+        if window.is_empty() {
+            self.mark.store(u64::MAX, Ordering::Relaxed);
+            return None;
+        }
+        self.mark.store(window.start, Ordering::Relaxed);
+        s.next = window.end;
+        s.pending = Some(window.clone());
+        self.pending.store(true, Ordering::Release);
+        Some(window)
+    }
+
+    /// What was on its way is there, or will not come.
+    fn arrived(&self) {
+        let mut s = self.state.lock();
+        s.pending = None;
+        self.pending.store(false, Ordering::Release);
+        self.arrived.notify_all();
+    }
+
+    /// Waits for what is on its way of some blocks.
+    pub fn await_pending(&self, blocks: &Range<u64>) {
+        if !self.pending.load(Ordering::Acquire) {
+            return;
+        }
+        let mut s = self.state.lock();
+        while s.pending.as_ref().is_some_and(|p| p.start < blocks.end && blocks.start < p.end) {
+            wait(&self.arrived, &mut s);
+        }
+    }
+}
+
+/// A window to be read.
+struct Job {
+    inode: Arc<Inode>,
+    blocks: Range<u64>,
+    /// It is dropped when it was read.
+    drop: bool,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    workers: Vec<JoinHandle<()>>,
+    stopped: bool,
+}
+
+/// The workers of a volume.
+#[derive(Default)]
+pub struct Readers(Kick<Queue>);
+
+impl Readers {
+    /// Lets the workers end, and waits for that.
+    pub fn stop(&self) {
+        let (workers, left) = {
+            let mut q = self.0.lock();
+            q.stopped = true;
+            (std::mem::take(&mut q.workers), std::mem::take(&mut q.jobs))
+        };
+        left.into_iter().for_each(|j| forget(&j.inode));
+        self.0.wake_all();
+        let me = std::thread::current().id();
+        for w in workers.into_iter().filter(|w| w.thread().id() != me) {
+            let _ = w.join();
+        }
+    }
+}
+
+/// A window will not come.
+fn forget(inode: &Inode) {
+    if let Some(st) = inode.attached.get().and_then(|a| a.downcast_ref::<FileState>()) {
+        st.ahead.arrived();
+    }
+}
+
+impl Files {
+    /// Somebody reads these blocks: sets the next window off, if it is time for it.
+    pub(super) fn read_ahead(self: &Arc<Self>, inode: &Arc<Inode>, st: &FileState, blocks: Range<u64>, drop: bool) {
+        let bs = u64::from(inode.vol.geo.blocksize);
+        let size = st.size.load(Ordering::Acquire).div_ceil(bs);
+        let Some(blocks) = st.ahead.advance(blocks, size, bs) else { return };
+        let mut q = self.readers.0.lock();
+        if q.stopped {
+            return st.ahead.arrived();
+        }
+        q.jobs.push_back(Job { inode: inode.clone(), blocks, drop });
+        for n in q.workers.len()..WORKERS {
+            let files = self.clone();
+            let started = std::thread::Builder::new().name(format!("uxfs-ahead{n}")).spawn(move || files.ahead_work());
+            q.workers.extend(started.ok());
+        }
+        // Without a worker nobody would ever come for it.
+        let nobody = q.workers.is_empty();
+        let back = if nobody { q.jobs.pop_back() } else { None };
+        std::mem::drop(q);
+        match back {
+            Some(j) => forget(&j.inode),
+            None => self.readers.0.ask(),
+        }
+    }
+
+    fn ahead_work(self: Arc<Self>) {
+        /// Also if it panics: who waits for the window reads it then.
+        struct Arrives<'a>(&'a Inode);
+        impl Drop for Arrives<'_> {
+            fn drop(&mut self) {
+                forget(self.0);
+            }
+        }
+        let look = |q: &mut Queue| match q.jobs.pop_front() {
+            None if q.stopped => Some(None),
+            None => None,
+            job => Some(job),
+        };
+        while let Some(job) = self.readers.0.next(look) {
+            let _arrives = Arrives(&job.inode);
+            let _op = job.inode.vol.journal.op().enter();
+            let st = self.state(&job.inode);
+            let bytes = (job.blocks.end - job.blocks.start) * u64::from(job.inode.vol.geo.blocksize);
+            // Where memory is short nothing is read that nobody has asked for.
+            let Some(_room) = self.memory.try_room(bytes as usize) else { continue };
+            let n = st.pages.per_folio();
+            let mut at = job.blocks.start;
+            while at < job.blocks.end {
+                let to = ((at / n + 1) * n).min(job.blocks.end);
+                // Holes need no folio; what fails does so again when somebody asks for it.
+                let read = written(&job.inode, at, to).and_then(|e| match e.is_empty() {
+                    true => Ok(()),
+                    false => read_pages(&job.inode, &st, at..to, (0, job.drop), &mut []),
+                });
+                if read.is_err() {
+                    break;
+                }
+                at = to;
+            }
+        }
+    }
+}
