@@ -34,7 +34,7 @@ enum What {
         /// Where the images and mounts go
         #[arg(long, default_value = "/dev/shm")]
         dir: PathBuf,
-        /// Only these parts: create, threads, dbench, cpu, unpack, lookup, recover, data
+        /// Only these parts: create, threads, dbench, cpu, unpack, lookup, recover, data, mounts
         parts: Vec<String>,
     },
     /// When the journal flushes: all variants on modelled devices, in one run
@@ -113,6 +113,9 @@ enum What {
     Null {
         /// Where
         dir: PathBuf,
+        /// The kernel keeps what is written until it likes to pass it on
+        #[arg(long)]
+        writeback: bool,
     },
 }
 
@@ -131,6 +134,6 @@ fn main() -> Result<()> {
         What::Resident { image, limit, memory, creates, threads, log } => {
             limit::resident(&image, limit, memory, limit::Plan { creates, threads, log, rounds: 1 })
         }
-        What::Null { dir } => null::serve(&dir),
+        What::Null { dir, writeback } => null::serve(&dir, writeback),
     }
 }

@@ -19,6 +19,8 @@ const DIRECTORY: u64 = 1 << 40;
 /// Whatever is asked for is made anew; nothing is found.
 struct Null {
     next: AtomicU64,
+    /// The kernel keeps what is written until it likes to pass it on.
+    writeback: bool,
 }
 
 fn attr(ino: u64, kind: FileType, perm: u16) -> FileAttr {
@@ -53,6 +55,9 @@ impl Filesystem for Null {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for f in [InitFlags::FUSE_PARALLEL_DIROPS, InitFlags::FUSE_NO_OPEN_SUPPORT, InitFlags::FUSE_NO_OPENDIR_SUPPORT] {
             let _ = config.add_capabilities(f);
+        }
+        if self.writeback {
+            let _ = config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE);
         }
         let _ = config.set_max_write(1 << 20);
         Ok(())
@@ -129,11 +134,11 @@ impl Filesystem for Null {
 ///
 /// # Errors
 /// The mount failed.
-pub fn serve(dir: &Path) -> Result<()> {
+pub fn serve(dir: &Path, writeback: bool) -> Result<()> {
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName("null".into()), MountOption::DefaultPermissions];
     config.n_threads = Some(std::thread::available_parallelism().map_or(1, |n| n.get()));
     config.clone_fd = true;
-    Session::new(Null { next: AtomicU64::new(2) }, dir, &config)?.run()?;
+    Session::new(Null { next: AtomicU64::new(2), writeback }, dir, &config)?.run()?;
     Ok(())
 }

@@ -63,6 +63,11 @@ pub(crate) struct Mounted {
 
 impl Mounted {
     pub(crate) fn new(peer: Peer, place: &Path) -> Result<Mounted> {
+        Mounted::with(peer, place, false)
+    }
+
+    /// With the kernel's write-back cache of FUSE, for peers that have one.
+    pub(crate) fn with(peer: Peer, place: &Path, writeback: bool) -> Result<Mounted> {
         let dir = place.join(format!("uxfs-bench-{}", std::process::id()));
         let at = dir.join("mnt");
         fs::create_dir_all(&at)?;
@@ -70,10 +75,14 @@ impl Mounted {
         File::create(&image)?.set_len(IMAGE)?;
         let mut m = Mounted { at: at.clone(), dir, server: None };
         match peer {
-            Peer::Null => m.serve(Command::new(std::env::current_exe()?).arg("null").arg(&at))?,
+            Peer::Null => {
+                let flag = writeback.then_some("--writeback");
+                m.serve(Command::new(std::env::current_exe()?).arg("null").args(flag).arg(&at))?;
+            }
             Peer::Uxfs => {
                 must(Command::new(program()?).args(["mkfs", "-q"]).arg(&image))?;
-                m.serve(Command::new(program()?).args(["mount", "-f"]).args([&image, &at]))?;
+                let mode = if writeback { "cache=writeback" } else { "cache=writethrough" };
+                m.serve(Command::new(program()?).args(["mount", "-f", "-o", mode]).args([&image, &at]))?;
             }
             Peer::Fuse2fs => {
                 must(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))?;
@@ -308,7 +317,7 @@ fn lookup(place: &Path) -> Result<()> {
 /// # Errors
 /// A part failed, or a peer is not installed.
 pub fn run(place: &Path, parts: &[String]) -> Result<()> {
-    let all = ["create", "threads", "dbench", "cpu", "unpack", "lookup", "recover", "data"];
+    let all = ["create", "threads", "dbench", "cpu", "unpack", "lookup", "recover", "data", "mounts"];
     let parts: Vec<&str> = if parts.is_empty() { all.to_vec() } else { parts.iter().map(String::as_str).collect() };
     for p in parts {
         match p {
@@ -316,6 +325,7 @@ pub fn run(place: &Path, parts: &[String]) -> Result<()> {
             "threads" => beside::threads(place)?,
             "recover" => beside::recover(place)?,
             "data" => crate::data::run(place)?,
+            "mounts" => crate::data::mounts(place)?,
             "dbench" => dbench(place)?,
             "cpu" => computing()?,
             "unpack" => unpack(place)?,

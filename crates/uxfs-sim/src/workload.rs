@@ -5,7 +5,7 @@ use crate::ops::{Made, Op};
 use crate::subject::Subject;
 use std::ops::Range;
 use std::sync::Arc;
-use uxfs::{Devices, Fs, JournalConfig, Make, Options};
+use uxfs::{Devices, DropBehind, Fs, JournalConfig, Make, Options};
 use uxfs_device::timed::{Timed, Timing};
 use uxfs_device::{Device, DeviceRef, Memory, Recorder, Trace};
 use uxfs_mkfs::Features;
@@ -223,7 +223,9 @@ fn live(images: Vec<Memory>, shape: &Shape, first: u32, work: Work<'_>) -> Resul
     let opened = Devices { data: devices[0].clone(), log: devices.get(1).map(|l| l.clone() as DeviceRef) };
     let open = || {
         let memory = if shape.short_of_memory { uxfs::LEAST_MEMORY } else { uxfs::DEFAULT_MEMORY };
-        let o = Options { journal: shape.journal.clone(), discard: shape.discard, memory, ..options(shape.seed) };
+        // The history of one worker is the same each time: nobody works beside it.
+        let drop_behind = if shape.workers == 1 { DropBehind::Inline } else { DropBehind::default() };
+        let o = Options { journal: shape.journal.clone(), discard: shape.discard, memory, drop_behind, ..options(shape.seed) };
         Fs::open(opened.clone(), o).map_err(say)
     };
     let mut fs = open()?;

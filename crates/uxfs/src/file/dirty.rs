@@ -130,6 +130,8 @@ pub struct Turn {
 
 /// Places of files that became clean in a line, before it is put in order.
 const STALE_PLACES: usize = 4096;
+/// Domains without files, before they are looked through.
+const STALE_DOMAINS: usize = 256;
 /// Pages that a turn is taken for until it is known how many it was.
 const TURN: u64 = 1024;
 
@@ -204,8 +206,8 @@ impl Dirty {
     /// A file has nothing to write any more.
     pub fn remove(&mut self, ino: u64) {
         self.files.remove(&ino);
-        // Nobody is owed anything by those that nobody knows any more.
-        if self.files.is_empty() {
+        // A file that is in memory knows its domain; those that no file knows are forgotten at times.
+        if self.domains.len() > 2 * self.files.len() + STALE_DOMAINS {
             let clock = self.clock;
             self.domains.retain(|_, l| Arc::strong_count(&l.account) > 1 || l.served > clock);
         }
