@@ -149,8 +149,7 @@ impl std::ops::Deref for Used<'_> {
 
 impl Drop for Used<'_> {
     fn drop(&mut self) {
-        let last = self.inode.refs.fetch_sub(1, Ordering::SeqCst) == 1;
-        if last && self.inode.data().core.nlink == 0 && self.inode.vol.journal.shutdown.reason().is_none() {
+        if self.inode.give_back() && self.inode.vol.journal.shutdown.reason().is_none() {
             // Should it fail, the inode is on a list of those without names still: the next open frees it.
             let _ = self.names.release_if_gone(&self.inode);
         }

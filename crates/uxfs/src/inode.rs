@@ -119,6 +119,8 @@ pub struct Inode {
     chunk: AtomicU8,
     /// Its end has begun: no name, no holder.
     ending: AtomicBool,
+    /// It lost its last name while somebody referred to it.
+    orphan: AtomicBool,
     cluster: Mutex<Option<Buf>>,
     /// References from outside: open files, names that a front end remembers.
     pub refs: AtomicU64,
@@ -139,6 +141,7 @@ impl Inode {
             fields: AtomicU32::new(0),
             chunk: AtomicU8::new(chunk::LIVE),
             ending: AtomicBool::new(false),
+            orphan: AtomicBool::new(false),
             cluster: Mutex::default(),
             refs: AtomicU64::new(0),
             attached: OnceLock::new(),
@@ -244,17 +247,22 @@ impl Inode {
         }
     }
 
-    /// Begins its end; false if that had begun before, or somebody refers to it.
+    /// Begins its end; false if that had begun before, or somebody refers to it, who then sees that it is an orphan.
     pub(crate) fn begin_end(&self) -> bool {
-        if self.ending.swap(true, Ordering::SeqCst) {
-            return false;
-        }
-        // Of this look and that of whoever comes, one sees the other.
-        let idle = self.refs.load(Ordering::SeqCst) == 0;
-        if !idle {
+        loop {
+            if self.ending.swap(true, Ordering::SeqCst) {
+                return false;
+            }
+            // Of this look and that of whoever comes, one sees the other.
+            if self.refs.load(Ordering::SeqCst) == 0 {
+                return true;
+            }
             self.ending.store(false, Ordering::SeqCst);
+            self.orphan.store(true, Ordering::SeqCst);
+            if self.refs.load(Ordering::SeqCst) > 0 {
+                return false;
+            }
         }
-        idle
     }
 
     /// Counts somebody more who refers to it; false if its end has begun, so that it is to be given back at once.
@@ -263,9 +271,15 @@ impl Inode {
         !self.ending.load(Ordering::SeqCst)
     }
 
+    /// Counts one less; true if that was the last one, and its end waits for that.
+    pub(crate) fn give_back(&self) -> bool {
+        self.refs.fetch_sub(1, Ordering::SeqCst) == 1 && self.orphan.load(Ordering::SeqCst)
+    }
+
     /// It begins a new life in a chunk that was allocated again.
     pub(crate) fn revive(&self) {
         self.ending.store(false, Ordering::SeqCst);
+        self.orphan.store(false, Ordering::SeqCst);
         self.chunk.store(chunk::LIVE, Ordering::Release);
         *self.cluster.lock() = None;
     }

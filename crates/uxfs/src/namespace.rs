@@ -631,7 +631,7 @@ impl Names {
         let gone = {
             let _i = inode.lock();
             let core = inode.core();
-            core.nlink == 0 && core.mode != 0 && inode.refs.load(Ordering::Acquire) == 0
+            core.nlink == 0 && core.mode != 0
         };
         if gone && !self.vol.read_only { self.inactivate(inode) } else { Ok(()) }
     }

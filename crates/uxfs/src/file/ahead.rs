@@ -1,7 +1,8 @@
 //! Reading ahead of whoever reads a file from front to back: first by the reader itself, then by workers beside it.
 //!
-//! The reader that finds nothing in memory reads its own blocks and a window behind them. When it comes to that window, a worker reads the
-//! next one, twice as long, and so on; so the device works while bytes are copied. Who comes to what is on its way waits for it.
+//! The reader that finds nothing in memory reads its own blocks and a window behind them. When it comes to that window, workers read the
+//! next ones, each twice as long, and so on, some of them at once: so the device works while bytes are copied. Who comes to what is on
+//! its way waits for it.
 
 use super::read::{read_pages, written};
 use super::{FileState, Files, Inode};
@@ -18,8 +19,10 @@ use uxfs_sync::explored::{Condvar, wait};
 const FIRST: u64 = 128 << 10;
 /// Bytes of the longest one.
 pub const LONGEST: u64 = 2 << 20;
+/// Windows of one file that are on their way at once.
+const PENDING: usize = 3;
 /// Threads that read ahead.
-const WORKERS: usize = 2;
+const WORKERS: usize = 3;
 
 /// How far a file was read ahead, in blocks.
 #[derive(Debug)]
@@ -27,7 +30,7 @@ pub struct Ahead {
     state: Mutex<State>,
     /// Who reads this block sets the next window off; `u64::MAX` for none.
     mark: AtomicU64,
-    /// A window is on its way.
+    /// Something is on its way.
     pending: AtomicBool,
     arrived: Condvar,
 }
@@ -37,8 +40,8 @@ struct State {
     /// A read that begins here follows what came before.
     next: u64,
     window: u64,
-    /// Blocks on their way.
-    pending: Option<Range<u64>>,
+    /// Windows on their way, in the file's order.
+    pending: Vec<Range<u64>>,
 }
 
 impl Default for Ahead {
@@ -59,33 +62,35 @@ impl Ahead {
         s.next
     }
 
-    /// The next window, if it is time for it because somebody reads these blocks of the first `size`. It is on its way then.
-    fn advance(&self, blocks: Range<u64>, size: u64, block: u64) -> Option<Range<u64>> {
+    /// The next windows, if it is time for them because somebody reads these blocks of the first `size`. They are on their way then.
+    fn advance(&self, blocks: &Range<u64>, size: u64, block: u64) -> Vec<Range<u64>> {
+        let mut new = Vec::new();
         if !blocks.contains(&self.mark.load(Ordering::Relaxed)) {
-            return None;
+            return new;
         }
         let mut s = self.state.lock();
-        if s.pending.is_some() || !blocks.contains(&self.mark.load(Ordering::Relaxed)) {
-            return None;
+        if !blocks.contains(&self.mark.load(Ordering::Relaxed)) {
+            return new;
         }
-        s.window = (s.window * 2).clamp(FIRST / block, LONGEST / block);
-        let window = s.next..(s.next + s.window).min(size);
-        if window.is_empty() {
-            self.mark.store(u64::MAX, Ordering::Relaxed);
-            return None;
+        while s.pending.len() < PENDING && s.next < size {
+            s.window = (s.window * 2).clamp(FIRST / block, LONGEST / block);
+            let window = s.next..(s.next + s.window).min(size);
+            s.next = window.end;
+            s.pending.push(window.clone());
+            new.push(window);
         }
-        self.mark.store(window.start, Ordering::Relaxed);
-        s.next = window.end;
-        s.pending = Some(window.clone());
-        self.pending.store(true, Ordering::Release);
-        Some(window)
+        // Whoever comes to the first one that is behind him has this done again.
+        let mark = s.pending.iter().map(|p| p.start).find(|p| *p >= blocks.end);
+        self.mark.store(mark.unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.pending.store(!s.pending.is_empty(), Ordering::Release);
+        new
     }
 
-    /// What was on its way is there, or will not come.
-    fn arrived(&self) {
+    /// A window is there, or will not come.
+    fn arrived(&self, window: &Range<u64>) {
         let mut s = self.state.lock();
-        s.pending = None;
-        self.pending.store(false, Ordering::Release);
+        s.pending.retain(|p| p != window);
+        self.pending.store(!s.pending.is_empty(), Ordering::Release);
         self.arrived.notify_all();
     }
 
@@ -95,7 +100,7 @@ impl Ahead {
             return;
         }
         let mut s = self.state.lock();
-        while s.pending.as_ref().is_some_and(|p| p.start < blocks.end && blocks.start < p.end) {
+        while s.pending.iter().any(|p| p.start < blocks.end && blocks.start < p.end) {
             wait(&self.arrived, &mut s);
         }
     }
@@ -128,7 +133,7 @@ impl Readers {
             q.stopped = true;
             (std::mem::take(&mut q.workers), std::mem::take(&mut q.jobs))
         };
-        left.into_iter().for_each(|j| forget(&j.inode));
+        left.iter().for_each(forget);
         self.0.wake_all();
         let me = std::thread::current().id();
         for w in workers.into_iter().filter(|w| w.thread().id() != me) {
@@ -137,42 +142,41 @@ impl Readers {
     }
 }
 
-/// A window will not come.
-fn forget(inode: &Inode) {
-    if let Some(st) = inode.attached.get().and_then(|a| a.downcast_ref::<FileState>()) {
-        st.ahead.arrived();
+/// A window is there, or will not come.
+fn forget(job: &Job) {
+    if let Some(st) = job.inode.attached.get().and_then(|a| a.downcast_ref::<FileState>()) {
+        st.ahead.arrived(&job.blocks);
     }
 }
 
 impl Files {
-    /// Somebody reads these blocks: sets the next window off, if it is time for it.
-    pub(super) fn read_ahead(self: &Arc<Self>, inode: &Arc<Inode>, st: &FileState, blocks: Range<u64>, drop: bool) {
+    /// Somebody reads these blocks: sets the next windows off, if it is time for them.
+    pub(super) fn read_ahead(self: &Arc<Self>, inode: &Arc<Inode>, st: &FileState, blocks: &Range<u64>, drop: bool) {
         let bs = u64::from(inode.vol.geo.blocksize);
         let size = st.size.load(Ordering::Acquire).div_ceil(bs);
-        let Some(blocks) = st.ahead.advance(blocks, size, bs) else { return };
-        let mut q = self.readers.0.lock();
-        if q.stopped {
-            return st.ahead.arrived();
+        let windows = st.ahead.advance(blocks, size, bs);
+        if windows.is_empty() {
+            return;
         }
-        q.jobs.push_back(Job { inode: inode.clone(), blocks, drop });
-        for n in q.workers.len()..WORKERS {
+        let jobs = windows.into_iter().map(|blocks| Job { inode: inode.clone(), blocks, drop });
+        let mut q = self.readers.0.lock();
+        for n in q.workers.len()..if q.stopped { 0 } else { WORKERS } {
             let files = self.clone();
             let started = std::thread::Builder::new().name(format!("uxfs-ahead{n}")).spawn(move || files.ahead_work());
             q.workers.extend(started.ok());
         }
-        // Without a worker nobody would ever come for it.
-        let nobody = q.workers.is_empty();
-        let back = if nobody { q.jobs.pop_back() } else { None };
-        std::mem::drop(q);
-        match back {
-            Some(j) => forget(&j.inode),
-            None => self.readers.0.ask(),
+        // Without a worker nobody would ever come for them.
+        if q.workers.is_empty() {
+            return jobs.for_each(|j| forget(&j));
         }
+        q.jobs.extend(jobs);
+        std::mem::drop(q);
+        self.readers.0.ask();
     }
 
     fn ahead_work(self: Arc<Self>) {
         /// Also if it panics: who waits for the window reads it then.
-        struct Arrives<'a>(&'a Inode);
+        struct Arrives<'a>(&'a Job);
         impl Drop for Arrives<'_> {
             fn drop(&mut self) {
                 forget(self.0);
@@ -184,7 +188,7 @@ impl Files {
             job => Some(job),
         };
         while let Some(job) = self.readers.0.next(look) {
-            let _arrives = Arrives(&job.inode);
+            let _arrives = Arrives(&job);
             let _op = job.inode.vol.journal.op().enter();
             let st = self.state(&job.inode);
             let bytes = (job.blocks.end - job.blocks.start) * u64::from(job.inode.vol.geo.blocksize);

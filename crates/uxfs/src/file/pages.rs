@@ -7,7 +7,7 @@
 //! 1. A page that is there is up to date. It is *dirty* (to be written back), *in flight* (being written), both, or *clean*.
 //! 2. Only clean pages are dropped to make room. Of a file that is not cached, what becomes clean is dropped at once.
 //! 3. Of pages that are dropped behind whoever reads or writes them, each says so itself, until somebody else uses it.
-//! 4. What was read from the device gets in only if nothing was written or dropped in its folio since the reading began.
+//! 4. What was read from the device gets in only if nothing of its folio was written, written back or forgotten since the reading began.
 
 use super::dirty::{Account, Behind};
 use super::memory::{Buf, Memory};
@@ -358,6 +358,8 @@ impl Pages {
         let (mut less, mut empty) = (0, false);
         self.each(first, first + blocks, |folio, _, range| {
             let mut slots = folio.slots.lock();
+            // Who began to read before may have seen what the device held before; and these pages may go now.
+            slots.changes += 1;
             let mut any = drop;
             for (_, p) in slots.pages.range_mut(range.clone()) {
                 let counted = p.counts();

@@ -68,7 +68,7 @@ pub(super) fn read_under_lock(inode: &Arc<Inode>, st: &FileState, offset: u64, b
     let mut at = offset;
     if st.files.cfg.keep {
         let blocks = offset / bs..end.div_ceil(bs);
-        st.files.read_ahead(inode, st, blocks.clone(), drop);
+        st.files.read_ahead(inode, st, &blocks, drop);
         st.ahead.await_pending(&blocks);
     }
     // First the pages that are there, then the rest: a page that was not there is as the device has it.
