@@ -125,7 +125,7 @@ impl File {
 /// Each seed with another choice of what there is to choose, and every other one with the least memory.
 fn options(seed: u64) -> Options {
     let of = |n: u64| (seed / n % 3) as usize;
-    let memory = if seed % 2 == 0 { uxfs::DEFAULT_MEMORY } else { uxfs::LEAST_MEMORY };
+    let memory = if seed.is_multiple_of(2) { uxfs::DEFAULT_MEMORY } else { uxfs::LEAST_MEMORY };
     Options { memory, drop_behind: DropBehind::ALL[of(1)], io_lock: IoLock::ALL[of(3)], op_lock: OpLock::ALL[of(2)], ..Options::default() }
 }
 

@@ -52,10 +52,11 @@ fn what_is_read_so_is_read_ahead_and_goes() {
     }
     // What somebody else used, before or meanwhile, stays.
     read(0, MIB, 4096, IoMode::Buffered);
-    let kept = stat(&fs, "file_bytes");
-    assert!(kept >= MIB);
+    assert!(stat(&fs, "file_bytes") >= MIB);
     read(0, 16 * MIB, 4096, QUIET);
-    assert!(stat(&fs, "file_bytes") <= kept && stat(&fs, "file_bytes") >= MIB);
+    // That, and what was read ahead of it.
+    let kept = stat(&fs, "file_bytes");
+    assert!((MIB..12 * MIB).contains(&kept), "{kept}");
     assert_eq!(read(0, MIB, 4096, IoMode::Buffered), 0);
     fs.unmount().unwrap();
 }
