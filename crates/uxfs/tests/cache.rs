@@ -426,3 +426,31 @@ fn what_is_unlinked_while_it_is_written_lasts_until_that_has_ended() {
     let report = uxfs_check::check(&dev.dev).unwrap();
     assert!(report.is_sound(), "{:?}", report.findings);
 }
+
+/// What grew a file is punched out of it before it was written back: the file is as long as it was all the same, after an fsync and a
+/// crash, too.
+#[test]
+fn a_file_keeps_its_length_when_its_end_is_punched() {
+    let holes = [Allocate::Punch, Allocate::Zero { keep_size: true }];
+    for (hole, crash) in holes.into_iter().flat_map(|h| [(h, true), (h, false)]) {
+        let (fs, dev) = volume(300 * MIB, Options { commit: 0, ..Options::default() });
+        let ino = file(&fs, "f");
+        fs.write(ino, 0, &[1; 8192], false).unwrap();
+        fs.fsync(ino).unwrap();
+        fs.write(ino, 8192, &[2; 100_000], false).unwrap();
+        fs.fallocate(ino, hole, 16_384, 1 << 20).unwrap();
+        fs.fsync(ino).unwrap();
+        if crash {
+            drop(fs)
+        } else {
+            fs.unmount().unwrap()
+        }
+        let fs = Fs::open(dev.clone() as DeviceRef, Options::default()).unwrap();
+        let ino = fs.lookup(fs.root(), b"f").unwrap().ino;
+        assert_eq!(fs.stat(ino).unwrap().size, 108_192, "{hole:?}, crash: {crash}");
+        let mut buf = vec![9; 108_192];
+        fs.read(ino, 0, &mut buf).unwrap();
+        assert!(buf[..8192] == [1; 8192] && buf[8192..16_384] == [2; 8192] && buf[16_384..].iter().all(|b| *b == 0));
+        fs.unmount().unwrap();
+    }
+}

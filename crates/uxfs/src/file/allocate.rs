@@ -154,6 +154,10 @@ pub(super) fn punch(inode: &Arc<Inode>, st: &FileState, offset: u64, end: u64) -
     if first == last {
         return Ok(());
     }
+    // Pages that would take the core's size with them do not go before they have.
+    if size.min(end) > inode.data().core.size {
+        write_back(&st.files, inode, 0, u64::MAX, Why::Sync)?;
+    }
     let _one = st.claims.all();
     drop_pages(inode, st, first, last);
     let vol = inode.vol.clone();
