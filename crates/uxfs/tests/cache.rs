@@ -282,7 +282,7 @@ fn torn_reads(lock: IoLock, ops: u64, cell: u64, mode: fn(&Chance) -> IoMode) ->
 #[test]
 fn reads_and_writes_of_the_same_bytes_are_atomic_to_each_other() {
     let quiet = |c: &Chance| if c.below(2) == 0 { IoMode::Buffered } else { IoMode::DropBehind };
-    let times = if std::env::var_os("UXFS_LONG").is_some() { 30 } else { 1 };
+    let times = if std::env::var_os("UXFS_LONG").is_some() { 60 } else { 1 };
     for (cell, ops) in [(2 << 10, 12_000), (96 << 10, 3000), (8 << 20, 12)] {
         assert_eq!(torn_reads(IoLock::Range, ops * times, cell, quiet), 0, "{cell}");
         assert_eq!(torn_reads(IoLock::Range, ops * times / 3, cell, any_mode), 0, "{cell}, some past the cache");
