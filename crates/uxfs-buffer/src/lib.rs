@@ -172,7 +172,7 @@ impl BufferCache {
     pub fn read(&self, maps: &[(DiskAddr, u32)], kind: Kind, g: &Geometry) -> Result<Arc<Buffer>, BufferError> {
         let b = self.get(maps, kind);
         if !b.valid.load(Ordering::Acquire) {
-            let one = b.loading.try_lock().unwrap_or_else(|| uxfs_sync::contended(|| b.loading.lock()));
+            let one = uxfs_sync::lock(&b.loading);
             if !b.valid.load(Ordering::Acquire) {
                 self.load(&b, kind, g)?;
             }

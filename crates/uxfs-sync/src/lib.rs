@@ -13,7 +13,7 @@ mod range;
 pub use kick::Kick;
 #[cfg(uxfs_holes)]
 pub use kick::holes::look_before_clearing;
-pub use oplock::{Entered, Op, OpLock, Waits, contended, contention, without_op};
+pub use oplock::{Entered, Op, OpLock, Waits, contended, contention, lock, lock_alone, lock_shared, without_op};
 #[cfg(uxfs_holes)]
 pub use range::holes::forget_the_queue;
 pub use range::{RangeGuard, RangeLock, SEGMENT};

@@ -2,11 +2,12 @@
 //!
 //! 1. Whoever runs an operation of the volume, or works for it, holds it; but nobody while waiting: [`blocking`](crate::blocking)
 //!    gives it up and takes it back, however deep in operations that call others.
-//! 2. A lock that somebody may keep across a wait is itself waited for so ([`contended`]). What is left is held for moments, by
+//! 2. A lock that somebody may keep across a wait is itself waited for so ([`lock`], [`contended`]). What is left is held for moments, by
 //!    threads that wait for nothing meanwhile.
 //! 3. Who wakes up at a condition takes this lock back before the condition's own.
 
 use crate::{Held, Hold};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -91,6 +92,16 @@ struct Mine {
     held: Option<(Held, Instant)>,
 }
 
+impl Mine {
+    /// Lets the lock go, if it is held.
+    fn release(&mut self) {
+        if let Some((lock, since)) = self.held.take() {
+            self.big.counted.held.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            drop(lock);
+        }
+    }
+}
+
 thread_local! {
     static MINE: RefCell<Option<Mine>> = const { RefCell::new(None) };
 }
@@ -107,8 +118,8 @@ pub struct Op(Option<Arc<Big>>);
 /// Proof that an operation runs; over when dropped.
 #[must_use]
 pub struct Entered {
-    /// The lock that was entered, and what the thread was in before if that was another one's.
-    entered: Option<(Arc<Big>, Option<GivenUp>)>,
+    /// What the thread was in before, if that was another lock's; `None` if there is no lock.
+    entered: Option<Option<GivenUp>>,
 }
 
 /// The lock, given up for a while; taken back when dropped.
@@ -143,7 +154,7 @@ impl Op {
             let mine = Mine { big: big.clone(), depth: 1, held: Some(big.take()) };
             MINE.with_borrow_mut(|m| *m = Some(mine));
         }
-        Entered { entered: Some((big.clone(), before)) }
+        Entered { entered: Some(before) }
     }
 
     /// What is known of it.
@@ -154,15 +165,14 @@ impl Op {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        let Some((big, before)) = self.entered.take() else { return };
+        let Some(before) = self.entered.take() else { return };
         let left = MINE.with_borrow_mut(|m| {
             let mine = m.as_mut()?;
             mine.depth -= 1;
             if mine.depth == 0 { m.take() } else { None }
         });
-        if let Some(Mine { held: Some((lock, since)), .. }) = left {
-            big.counted.held.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
-            drop(lock);
+        if let Some(mut mine) = left {
+            mine.release();
         }
         drop(before);
     }
@@ -174,10 +184,7 @@ pub(crate) fn give_up() -> Option<GivenUp> {
         return None;
     }
     let mut mine = MINE.with_borrow_mut(|m| m.take())?;
-    if let Some((lock, since)) = mine.held.take() {
-        mine.big.counted.held.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        drop(lock);
-    }
+    mine.release();
     Some(GivenUp(Some(mine)))
 }
 
@@ -201,6 +208,21 @@ pub fn contended<T>(lock: impl FnOnce() -> T) -> T {
     crate::blocking(|| CONTENDED.waited(lock))
 }
 
+/// Takes a lock that somebody may keep across a wait.
+pub fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.try_lock().unwrap_or_else(|| contended(|| m.lock()))
+}
+
+/// The same, shared.
+pub fn lock_shared<T>(m: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    m.try_read().unwrap_or_else(|| contended(|| m.read()))
+}
+
+/// The same, alone.
+pub fn lock_alone<T>(m: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    m.try_write().unwrap_or_else(|| contended(|| m.write()))
+}
+
 /// The same, where the wait is one at a condition.
 pub(crate) fn counted<T>(wait: impl FnOnce() -> T) -> T {
     CONTENDED.waited(wait)
@@ -214,7 +236,7 @@ pub fn contention() -> Waits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use parking_lot::{Condvar, Mutex};
+    use parking_lot::Condvar;
     use std::sync::atomic::AtomicUsize;
 
     /// Threads in operations that call others, wait, meet at a condition and at another volume: at most one is in each lock's.

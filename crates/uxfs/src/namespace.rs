@@ -22,7 +22,6 @@ use uxfs_format::log::ino_field;
 use uxfs_format::superblock::incompat;
 use uxfs_format::symlink::{self, MAX_TARGET, REMOTE_HEADER, SYMLINK_MAGIC};
 use uxfs_format::{DiskAddr, Ino, Kind, Lsn, NULL_AG};
-use uxfs_sync::contended;
 
 /// Most links of an inode.
 const MAX_LINKS: u32 = i32::MAX as u32;
@@ -437,7 +436,7 @@ impl Names {
         dir::check_name(oname)?;
         dir::check_name(nname)?;
         self.vol.check_writable()?;
-        let _one = (odir.ino != ndir.ino).then(|| self.rename.try_lock().unwrap_or_else(|| contended(|| self.rename.lock())));
+        let _one = (odir.ino != ndir.ino).then(|| uxfs_sync::lock(&self.rename));
         let whiteout = match how {
             // As the kernel makes it: with what the new directory hands down.
             Rename::Whiteout { uid, gid, .. } => Some(self.create_unlinked(ndir, NewInode { mode: mode::CHR, uid, gid, rdev: 0 })?),

@@ -2,7 +2,7 @@
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::Range;
-use uxfs_sync::{RangeGuard, RangeLock, contended};
+use uxfs_sync::{RangeGuard, RangeLock};
 
 /// What reads and writes of one file exclude.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,10 +88,10 @@ impl FileLock {
     }
 
     fn shared(&self) -> RwLockReadGuard<'_, ()> {
-        self.whole.try_read().unwrap_or_else(|| contended(|| self.whole.read()))
+        uxfs_sync::lock_shared(&self.whole)
     }
 
     fn alone(&self) -> RwLockWriteGuard<'_, ()> {
-        self.whole.try_write().unwrap_or_else(|| contended(|| self.whole.write()))
+        uxfs_sync::lock_alone(&self.whole)
     }
 }

@@ -7,7 +7,7 @@ use crate::inode::{Inode, Which};
 use crate::map;
 use crate::space::{self, Owner, Want};
 use crate::trans::Trans;
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use uxfs_format::inode::{flag, flag2};
 use uxfs_format::{FileBlock, FsBlock};
 use uxfs_journal::{Hole, hole};
 use uxfs_sync::explored::wait;
-use uxfs_sync::{blocking, contended};
+use uxfs_sync::{blocking, lock_alone, lock_shared};
 
 /// Bytes that one run takes, where somebody waits for it and where nobody does: what is on its way at once delays who reads.
 const LONGEST_RUN: u64 = 4 << 20;
@@ -85,7 +85,7 @@ impl Drop for Claim<'_> {
 impl Claims {
     /// Claims all of a file: for what moves or takes its blocks.
     pub fn all(&self) -> RwLockWriteGuard<'_, ()> {
-        self.gate.try_write().unwrap_or_else(|| contended(|| self.gate.write()))
+        lock_alone(&self.gate)
     }
 
     /// True if something is on its way.
@@ -93,14 +93,9 @@ impl Claims {
         self.any.load(Ordering::Acquire) > 0
     }
 
-    fn place(&self) -> MutexGuard<'_, ()> {
-        self.placing.try_lock().unwrap_or_else(|| contended(|| self.placing.lock()))
-    }
-
     /// Claims what is about to be found of some blocks, alone or beside others.
     fn begin(&self, blocks: Range<u64>, alone: bool) -> Claim<'_> {
-        let beside = || self.gate.try_read().unwrap_or_else(|| contended(|| self.gate.read()));
-        let gate = if alone { (None, Some(self.all())) } else { (Some(beside()), None) };
+        let gate = if alone { (None, Some(self.all())) } else { (Some(lock_shared(&self.gate)), None) };
         let mut o = self.on_way.lock();
         o.begun += 1;
         let number = o.begun;
@@ -184,7 +179,7 @@ fn write_next(
     if st.pages.next_dirty(blocks.start, blocks.end).is_none() {
         return Ok(None);
     }
-    let placing = st.claims.place();
+    let placing = uxfs_sync::lock(&st.claims.placing);
     let claim = loop {
         let alone = maps_more(inode);
         let claim = st.claims.begin(blocks.clone(), alone);
