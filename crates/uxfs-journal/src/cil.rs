@@ -29,9 +29,8 @@ use uxfs_device::DeviceRef;
 use uxfs_format::log::{self, BB};
 use uxfs_format::reservation::with_headers;
 use uxfs_format::{CheckpointSeq, Lsn};
-use uxfs_sync::Op;
-use uxfs_sync::explored::thread::{self, JoinHandle};
 use uxfs_sync::explored::{Condvar, Mutex, MutexGuard, RwLock, notify, pause, wait, wait_for};
+use uxfs_sync::{Op, Workers};
 
 /// Called when the checkpoint is durable (true), or never will be (false): busy extents hang on it.
 pub type Payload = Box<dyn FnOnce(bool) + Send>;
@@ -146,7 +145,7 @@ pub struct Journal {
     kick: Mutex<Kick>,
     kicked: Condvar,
     stop: AtomicBool,
-    workers: Mutex<Vec<JoinHandle<()>>>,
+    workers: Workers,
 }
 
 #[derive(Default)]
@@ -201,7 +200,7 @@ impl Journal {
             kick: Mutex::default(),
             kicked: Condvar::new(),
             stop: AtomicBool::new(false),
-            workers: Mutex::default(),
+            workers: Workers::default(),
             dev,
             cfg,
             geo,
@@ -217,9 +216,9 @@ impl Journal {
         });
         // A checkpoint of nothing, which only says where the tail is, can always be written.
         j.space.force_grant(j.needed(NOTHING.0, NOTHING.1));
-        let spawn = |name: &str, f: fn(&Journal)| {
+        let start = |name: &str, f: fn(&Journal)| {
             let weak = Arc::downgrade(&j);
-            thread::Builder::new().name(name.into()).spawn(move || {
+            j.workers.start(name, move || {
                 while let Some(j) = weak.upgrade() {
                     if j.stop.load(Ordering::Acquire) {
                         break;
@@ -228,9 +227,10 @@ impl Journal {
                     let _op = j.cfg.op.enter();
                     f(&j);
                 }
-            })
+            });
         };
-        j.workers.lock().extend([spawn("uxfs-cil", Journal::cil_work), spawn("uxfs-ail", Journal::ail_work)].into_iter().flatten());
+        start("uxfs-cil", Journal::cil_work);
+        start("uxfs-ail", Journal::ail_work);
         j
     }
 
@@ -728,12 +728,7 @@ impl Journal {
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         notify(&self.kick, &self.kicked);
-        let me = thread::current().id();
-        for w in self.workers.lock().drain(..) {
-            if w.thread().id() != me {
-                let _ = w.join();
-            }
-        }
+        self.workers.join();
         // Items know the volume, which knows the journal: what is left in its lists would keep all of them alive.
         self.ail.clear();
         let mut ctx = self.context.write();

@@ -12,6 +12,7 @@ use crate::explored::{Condvar, Mutex, MutexGuard, wait};
 #[derive(Debug, Default)]
 pub struct Kick<S> {
     asked: AtomicBool,
+    stopped: AtomicBool,
     state: Mutex<S>,
     work: Condvar,
 }
@@ -19,7 +20,7 @@ pub struct Kick<S> {
 impl<S> Kick<S> {
     /// Nobody has asked for anything yet.
     pub fn new(state: S) -> Kick<S> {
-        Kick { asked: AtomicBool::new(false), state: Mutex::new(state), work: Condvar::new() }
+        Kick { asked: AtomicBool::new(false), stopped: AtomicBool::new(false), state: Mutex::new(state), work: Condvar::new() }
     }
 
     /// What the workers keep.
@@ -35,29 +36,37 @@ impl<S> Kick<S> {
         }
     }
 
-    /// Lets every worker look again, whatever was asked.
-    pub fn wake_all(&self) {
-        drop(self.state.lock());
+    /// Nobody is to begin anything any more.
+    pub fn stop(&self) {
+        let s = self.state.lock();
+        self.stopped.store(true, Ordering::Release);
+        drop(s);
         self.work.notify_all();
     }
 
-    /// Waits until `look` finds something to do.
-    pub fn next<T>(&self, mut look: impl FnMut(&mut S) -> Option<T>) -> T {
+    /// True after [`Kick::stop`]; whoever has locked what the workers keep sees no change of it.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Waits until `look` finds something to do; `None` if the workers are to end.
+    pub fn next<T>(&self, mut look: impl FnMut(&mut S) -> Option<T>) -> Option<T> {
         let mut s = self.state.lock();
-        loop {
+        while !self.is_stopped() {
             let late = late();
             if !late {
                 self.asked.swap(false, Ordering::AcqRel);
             }
             if let Some(found) = look(&mut s) {
                 self.work.notify_one();
-                return found;
+                return Some(found);
             }
             if late {
                 self.asked.swap(false, Ordering::AcqRel);
             }
             wait(&self.work, &mut s);
         }
+        None
     }
 }
 

@@ -9,6 +9,7 @@ mod kick;
 mod named;
 mod oplock;
 mod range;
+mod workers;
 
 pub use kick::Kick;
 #[cfg(uxfs_holes)]
@@ -17,6 +18,7 @@ pub use oplock::{Entered, Op, OpLock, Waits, contended, contention, lock, lock_a
 #[cfg(uxfs_holes)]
 pub use range::holes::forget_the_queue;
 pub use range::{RangeGuard, RangeLock, SEGMENT};
+pub use workers::Workers;
 
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 use std::sync::Arc;

@@ -71,16 +71,17 @@ fn all_that_is_asked_for_is_done(workers: usize) {
     let workers = (0..workers).map(|_| {
         let shared = shared.clone();
         thread::spawn(move || {
-            // Each takes one thing at a time, until all were taken by somebody.
+            // Each takes one thing at a time; who takes the last one ends them all.
             let look = |taken: &mut usize| {
-                if *taken == 2 * THINGS {
-                    return Some(false);
-                }
-                let there = shared.1.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
-                *taken += usize::from(there);
-                there.then_some(true)
+                shared.1.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).ok()?;
+                *taken += 1;
+                Some(*taken == 2 * THINGS)
             };
-            while shared.0.next(look) {}
+            while let Some(last) = shared.0.next(look) {
+                if last {
+                    shared.0.stop();
+                }
+            }
         })
     });
     let all: Vec<_> = makers.chain(workers).collect();

@@ -180,8 +180,6 @@ pub struct Files {
     memory: Arc<Memory>,
     flusher: Flusher,
     readers: Readers,
-    /// The flusher's workers were started.
-    started: AtomicBool,
     /// Pages that are dirty or being written.
     dirty_pages: AtomicUsize,
     dirty_peak: AtomicUsize,
@@ -203,7 +201,6 @@ impl Files {
             memory,
             flusher: Flusher::default(),
             readers: Readers::default(),
-            started: AtomicBool::new(false),
             dirty_pages: AtomicUsize::new(0),
             dirty_peak: AtomicUsize::new(0),
             nobody: Arc::default(),

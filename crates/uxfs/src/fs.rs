@@ -1,24 +1,27 @@
 //! The inode-numbered interface that every front end speaks. Everything takes `&self`; all of it may be called by many
 //! threads at once.
 
+mod attrs;
+mod data;
 mod flags;
 
+pub use attrs::acl_name;
+pub use data::MappedExtent;
 pub use flags::{FileFlags, xflag};
 
-use crate::attr::{self, AttrName, SetMode};
+use crate::attr::{self, SetMode};
 use crate::dir::{self, Entry};
 use crate::error::{Error, Result};
-use crate::file::{self, Allocate, How, IoMode, Seek, Why};
-use crate::inode::{Inode, Which};
+use crate::file::{self, Why};
+use crate::inode::Inode;
 use crate::mount::{Devices, Mount, Options, ReaddirCopy};
 use crate::namespace::{Names, NewInode, Rename};
 use crate::space;
+use attrs::{Lists, read_acl};
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use uxfs_format::acl::{self, Acl};
-use uxfs_format::attr::flag;
-use uxfs_format::inode::{Core, Format, Timestamp, flag as inode_flag, mode};
+use uxfs_format::inode::{Core, Format, Timestamp, mode};
 use uxfs_format::{AgNumber, Geometry, Ino};
 use uxfs_sync::{Entered, without_op};
 
@@ -98,26 +101,6 @@ pub struct Make {
     pub rdev: (u32, u32),
     /// Permission bits that it does not get, unless the directory has a default access control list.
     pub umask: u16,
-}
-
-/// A run of a file's blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MappedExtent {
-    /// Bytes from the file's begin.
-    pub offset: u64,
-    /// Bytes from the volume's begin.
-    pub start: u64,
-    /// Bytes.
-    pub len: u64,
-    /// It reads as zeros.
-    pub unwritten: bool,
-}
-
-/// The attribute in which a file says how it wishes to be read and written.
-const IO_MODE: AttrName<'static> = AttrName { namespace: 0, name: b"uxfs.iomode" };
-
-fn parse_io_mode(value: &[u8]) -> Option<IoMode> {
-    std::str::from_utf8(value).ok()?.trim_end().parse().ok()
 }
 
 /// An open volume.
@@ -409,52 +392,6 @@ impl Fs {
         Ok((new, lists))
     }
 
-    fn give_lists(&self, inode: &Arc<Inode>, lists: Lists) -> Result<()> {
-        for (acl, default) in [(lists.access, false), (lists.default, true)] {
-            if let Some(a) = acl {
-                self.with_retry(|| attr::set(inode, acl_name(default), &a.encode(), SetMode::Any))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The access control list of an inode, or the one that new entries of a directory inherit.
-    ///
-    /// # Errors
-    /// [`Error::NoAttribute`] if it has none; [`Error::Invalid`] if what it has is none.
-    pub fn get_acl(&self, ino: u64, default: bool) -> Result<Acl> {
-        let _open = self.enter()?;
-        read_acl(&*self.inode(ino)?, default)?.ok_or(Error::NoAttribute)
-    }
-
-    /// Sets or removes an access control list; the permission bits follow.
-    ///
-    /// # Errors
-    /// [`Error::NotPermitted`] for what has none; as [`Fs::set_attr`].
-    pub fn set_acl(&self, ino: u64, default: bool, acl: Option<&Acl>) -> Result<()> {
-        let _open = self.enter()?;
-        let i = self.inode(ino)?;
-        self.mount.vol().check_writable()?;
-        i.check_removable()?;
-        let core = i.core();
-        if core.kind() == mode::LNK || (default && core.kind() != mode::DIR) {
-            return Err(Error::NotPermitted);
-        }
-        let mut keep = acl;
-        if let Some(a) = acl.filter(|_| !default) {
-            let (bits, all) = a.mode();
-            self.change(&i, |c| c.mode = c.mode & !0o777 | bits)?;
-            keep = acl.filter(|_| !all);
-        }
-        match keep {
-            Some(a) => self.with_retry(|| attr::set(&i, acl_name(default), &a.encode(), SetMode::Any)),
-            None => match attr::remove(&i, acl_name(default)) {
-                Err(Error::NoAttribute) => Ok(()),
-                r => r,
-            },
-        }
-    }
-
     /// Changes an inode's core, and with it the time of its last change.
     fn change(&self, inode: &Arc<Inode>, f: impl FnOnce(&mut Core)) -> Result<()> {
         inode.change(|c| {
@@ -522,175 +459,6 @@ impl Fs {
         self.with_retry(|| self.mount.names.rename(&o, oname, &n, nname, how))
     }
 
-    fn regular(&self, ino: u64) -> Result<Used<'_>> {
-        let i = self.inode(ino)?;
-        match i.core().kind() {
-            mode::REG => Ok(i),
-            mode::DIR => Err(Error::IsDirectory),
-            _ => Err(Error::Invalid { what: "this is no regular file" }),
-        }
-    }
-
-    /// Reads; returns how many bytes there were.
-    ///
-    /// # Errors
-    /// The device's; the file is corrupt.
-    pub fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.read_with(ino, offset, buf, IoMode::Buffered)
-    }
-
-    /// The same, as `how` says.
-    ///
-    /// # Errors
-    /// As [`Fs::read`].
-    pub fn read_with(&self, ino: u64, offset: u64, buf: &mut [u8], how: impl Into<How>) -> Result<usize> {
-        let _open = self.enter()?;
-        let (files, i) = (&self.mount.names.files, self.regular(ino)?);
-        match how.into().mode {
-            IoMode::Buffered => file::read(files, &i, offset, buf, false),
-            IoMode::DropBehind => file::read(files, &i, offset, buf, true),
-            IoMode::Direct => file::read_direct(files, &i, offset, buf),
-        }
-    }
-
-    /// Writes at `offset`, or at the end if `append`.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`], [`Error::TooLarge`].
-    pub fn write(&self, ino: u64, offset: u64, data: &[u8], append: bool) -> Result<()> {
-        self.write_with(ino, offset, data, append, IoMode::Buffered)
-    }
-
-    /// The same, as `how` says.
-    ///
-    /// # Errors
-    /// As [`Fs::write`].
-    pub fn write_with(&self, ino: u64, offset: u64, data: &[u8], append: bool, how: impl Into<How>) -> Result<()> {
-        let how = how.into();
-        let _open = self.enter()?;
-        let (files, i) = (&self.mount.names.files, self.regular(ino)?);
-        i.check_mutable()?;
-        if !append && offset < file::size(files, &i) {
-            i.check_removable()?;
-        }
-        self.with_retry(|| match how.mode {
-            IoMode::Direct => file::write_direct(files, &i, offset, data, append, how),
-            IoMode::Buffered | IoMode::DropBehind => file::write(files, &i, offset, data, append, how),
-        })?;
-        if i.data().core.flags & inode_flag::SYNC != 0 {
-            return file::fsync(files, &i);
-        }
-        Ok(())
-    }
-
-    /// Lets a file share the blocks of another one, or of another place in itself, as FICLONERANGE does.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] on a volume without reflink, [`Error::Invalid`] for ranges that do not lie on blocks.
-    pub fn clone_range(&self, from: (u64, u64), to: (u64, u64), len: u64) -> Result<()> {
-        self.share(from, to, len, false).map(|_| ())
-    }
-
-    /// The same if both places hold the same bytes, as FIDEDUPERANGE does; false if they do not.
-    ///
-    /// # Errors
-    /// As [`Fs::clone_range`].
-    pub fn dedupe_range(&self, from: (u64, u64), to: (u64, u64), len: u64) -> Result<bool> {
-        self.share(from, to, len, true)
-    }
-
-    /// Lets two files exchange what they hold at places (inode, offset in bytes), as XFS_IOC_EXCHANGE_RANGE does: `len` bytes, or with
-    /// `None` everything behind, and the sizes. After a crash all of it is exchanged, or nothing.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] on a volume without exchange-range, [`Error::Invalid`] for ranges that do not lie on blocks, reach
-    /// beyond an end, or overlap.
-    pub fn exchange_range(&self, a: (u64, u64), b: (u64, u64), len: Option<u64>) -> Result<()> {
-        let _open = self.enter()?;
-        let (first, second) = (self.regular(a.0)?, self.regular(b.0)?);
-        first.check_removable()?;
-        second.check_removable()?;
-        let places = [file::Place { inode: &first, offset: a.1 }, file::Place { inode: &second, offset: b.1 }];
-        self.with_retry(|| file::exchange(&self.mount.names.files, places, len))
-    }
-
-    fn share(&self, from: (u64, u64), to: (u64, u64), len: u64, only_same: bool) -> Result<bool> {
-        let _open = self.enter()?;
-        let (src, dst) = (self.regular(from.0)?, self.regular(to.0)?);
-        dst.check_removable()?;
-        let (a, b) = (file::Place { inode: &src, offset: from.1 }, file::Place { inode: &dst, offset: to.1 });
-        self.with_retry(|| file::share(&self.mount.names.files, a, b, len, only_same))
-    }
-
-    /// Copies bytes between files: whole blocks are shared where the volume can, the rest is copied. Returns how many bytes
-    /// were; the end of the source may come before `len`.
-    ///
-    /// # Errors
-    /// As [`Fs::read`] and [`Fs::write`].
-    pub fn copy_range(&self, from: (u64, u64), to: (u64, u64), len: u64) -> Result<u64> {
-        let _open = self.enter()?;
-        let size = self.stat(from.0)?.size;
-        let len = size.saturating_sub(from.1).min(len);
-        let g = self.geometry();
-        let bs = u64::from(g.blocksize);
-        if from.0 == to.0 && from.1 < to.1.saturating_add(len) && to.1 < from.1 + len {
-            return Err(Error::Invalid { what: "the ranges overlap" });
-        }
-        let tail = from.1 + len == size && to.1 + len >= self.stat(to.0)?.size;
-        let whole = if tail { len } else { len / bs * bs };
-        if g.reflink() && whole > 0 && (from.1 | to.1).is_multiple_of(bs) {
-            self.clone_range(from, to, whole)?;
-            return Ok(whole);
-        }
-        let mut buf = vec![0; len.min(COPIED) as usize];
-        let mut done = 0;
-        while done < len {
-            let want = (len - done).min(COPIED) as usize;
-            let n = self.read(from.0, from.1 + done, &mut buf[..want])?;
-            if n == 0 {
-                break;
-            }
-            self.write(to.0, to.1 + done, &buf[..n], false)?;
-            done += n as u64;
-        }
-        Ok(done)
-    }
-
-    /// Changes what a range of a file has blocks for; see [`Allocate`].
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`], [`Error::Invalid`], [`Error::TooLarge`].
-    pub fn fallocate(&self, ino: u64, what: Allocate, offset: u64, len: u64) -> Result<()> {
-        let _open = self.enter()?;
-        let i = self.regular(ino)?;
-        if matches!(what, Allocate::Reserve { .. }) { i.check_mutable() } else { i.check_removable() }?;
-        self.with_retry(|| file::allocate(&self.mount.names.files, &i, what, offset, len))
-    }
-
-    /// Where a file's blocks lie, in the file's order; holes are left out. What is dirty may still move.
-    ///
-    /// # Errors
-    /// The file is corrupt.
-    pub fn extents(&self, ino: u64) -> Result<Vec<MappedExtent>> {
-        let _open = self.enter()?;
-        let i = self.inode(ino)?;
-        let _l = i.lock_shared();
-        crate::map::load(&i, Which::Data)?;
-        let g = self.geometry();
-        let bytes = |blocks: u64| blocks << g.blocklog;
-        let d = i.data();
-        Ok(d.data
-            .extents
-            .values()
-            .map(|e| MappedExtent {
-                offset: bytes(e.off.0),
-                start: g.fsb_daddr(e.start).0 * 512,
-                len: bytes(u64::from(e.len)),
-                unwritten: e.unwritten,
-            })
-            .collect())
-    }
-
     /// Hands each free extent on, as blocks of a group: (group, first block, blocks).
     ///
     /// # Errors
@@ -721,24 +489,6 @@ impl Fs {
         let blocks = least.div_ceil(u64::from(vol.geo.blocksize));
         let done = space::trim(vol, u32::try_from(blocks).unwrap_or(u32::MAX))?;
         Ok(done * u64::from(vol.geo.blocksize))
-    }
-
-    /// Finds data or a hole; `None` if there is none before the end.
-    ///
-    /// # Errors
-    /// The file is corrupt.
-    pub fn seek(&self, ino: u64, offset: u64, what: Seek) -> Result<Option<u64>> {
-        let _open = self.enter()?;
-        file::seek(&self.mount.names.files, &*self.regular(ino)?, offset, what)
-    }
-
-    /// Makes an inode durable, data and all.
-    ///
-    /// # Errors
-    /// A write-back failed since the last call.
-    pub fn fsync(&self, ino: u64) -> Result<()> {
-        let _open = self.enter()?;
-        file::fsync(&self.mount.names.files, &*self.inode(ino)?)
     }
 
     /// Makes everything durable.
@@ -782,73 +532,6 @@ impl Fs {
         self.stat(ino)
     }
 
-    /// The value of an attribute.
-    ///
-    /// # Errors
-    /// [`Error::NoAttribute`].
-    pub fn get_attr(&self, ino: u64, name: AttrName<'_>) -> Result<Vec<u8>> {
-        let _open = self.enter()?;
-        check_name(name)?;
-        let i = self.inode(ino)?;
-        let _l = i.lock_shared();
-        attr::get(&i, name)
-    }
-
-    /// How a file wishes to be read and written where nobody says otherwise: what its attribute `user.uxfs.iomode` names.
-    ///
-    /// # Errors
-    /// The attributes are corrupt.
-    pub fn io_mode(&self, ino: u64) -> Result<Option<IoMode>> {
-        match self.get_attr(ino, IO_MODE) {
-            Ok(v) => Ok(parse_io_mode(&v)),
-            Err(Error::NoAttribute) => Ok(None),
-            Err(e) => Err(e),
-        }
-    }
-
-    /// All attributes: namespace, name, bytes of the value. Parent pointers are none of the users'.
-    ///
-    /// # Errors
-    /// The attributes are corrupt.
-    pub fn list_attrs(&self, ino: u64) -> Result<Vec<(u8, Vec<u8>, usize)>> {
-        let _open = self.enter()?;
-        let i = self.inode(ino)?;
-        let _l = i.lock_shared();
-        let mut all = attr::list(&i)?;
-        all.retain(|a| a.0 & flag::PARENT == 0);
-        Ok(all)
-    }
-
-    /// Sets an attribute.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`], [`Error::Exists`], [`Error::NoAttribute`] as `mode` says; [`Error::Invalid`] for a value of `user.uxfs.iomode`
-    /// that names none.
-    pub fn set_attr(&self, ino: u64, name: AttrName<'_>, value: &[u8], mode: SetMode) -> Result<()> {
-        let _open = self.enter()?;
-        if name == IO_MODE && parse_io_mode(value).is_none() {
-            return Err(Error::Invalid { what: "user.uxfs.iomode is buffered, dontcache or direct" });
-        }
-        check_name(name)?;
-        let i = self.inode(ino)?;
-        self.mount.vol().check_writable()?;
-        i.check_removable()?;
-        self.with_retry(|| attr::set(&i, name, value, mode))
-    }
-
-    /// Removes an attribute.
-    ///
-    /// # Errors
-    /// [`Error::NoAttribute`].
-    pub fn remove_attr(&self, ino: u64, name: AttrName<'_>) -> Result<()> {
-        let _open = self.enter()?;
-        check_name(name)?;
-        let i = self.inode(ino)?;
-        self.mount.vol().check_writable()?;
-        i.check_removable()?;
-        attr::remove(&i, name)
-    }
-
     /// Free and used space.
     pub fn statfs(&self) -> StatFs {
         let g = self.geometry();
@@ -877,42 +560,6 @@ impl Fs {
         self.mount.unmount()
     }
 }
-
-/// Access control lists of a new inode.
-#[derive(Default)]
-struct Lists {
-    access: Option<Acl>,
-    default: Option<Acl>,
-}
-
-/// The attribute that holds an access control list.
-pub fn acl_name(default: bool) -> AttrName<'static> {
-    AttrName { namespace: flag::ROOT, name: if default { acl::DEFAULT } else { acl::ACCESS } }
-}
-
-fn read_acl(inode: &Arc<Inode>, default: bool) -> Result<Option<Acl>> {
-    let found = {
-        let _l = inode.lock_shared();
-        attr::get(inode, acl_name(default))
-    };
-    match found {
-        Ok(b) => Acl::decode(&b).map(Some).map_err(|what| Error::Invalid { what }),
-        Err(Error::NoAttribute) => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
-/// Users' attributes lie in one of three namespaces.
-fn check_name(name: AttrName<'_>) -> Result<()> {
-    match name.namespace {
-        _ if name.name.is_empty() => Err(Error::Invalid { what: "an attribute needs a name" }),
-        0 | flag::ROOT | flag::SECURE => Ok(()),
-        _ => Err(Error::Invalid { what: "no such namespace of attributes" }),
-    }
-}
-
-/// Bytes that are copied at a time.
-const COPIED: u64 = 1 << 20;
 
 /// Entries gathered under the directory's lock before they are handed on.
 const READDIR_BATCH: usize = 512;

@@ -22,7 +22,6 @@ use crate::volume::{Discards, PerAg, Volume};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use uxfs_buffer::BufferCache;
 use uxfs_device::{DeviceRef, Overlay};
@@ -30,7 +29,7 @@ use uxfs_format::reservation::Reservations;
 use uxfs_format::superblock::{INCOMPAT_NAMES, RO_COMPAT_NAMES, Superblock, incompat, log_incompat, names, ro_compat, version};
 use uxfs_format::{Geometry, Lsn};
 use uxfs_journal::{Journal, JournalConfig, LogGeometry, LogState, clear_stale, find_log_state};
-use uxfs_sync::{Chance, Clock, HostClock, Op, OpLock};
+use uxfs_sync::{Chance, Clock, HostClock, Op, OpLock, Workers};
 
 /// How a volume is opened.
 pub struct Options {
@@ -126,8 +125,8 @@ pub struct Mount {
     /// What recovery did, for who asks.
     pub recovered: bool,
     stop: Arc<Stop>,
-    timer: Worker,
-    discarder: Worker,
+    timer: Workers,
+    discarder: Workers,
     closed: AtomicBool,
 }
 
@@ -294,8 +293,8 @@ impl Mount {
             names: Names::new(vol, inodes, files),
             recovered: dirty,
             stop: Arc::default(),
-            timer: Worker::default(),
-            discarder: Worker::default(),
+            timer: Workers::default(),
+            discarder: Workers::default(),
             closed: AtomicBool::new(false),
         });
         if o.commit > 0 && !o.read_only {
@@ -434,23 +433,6 @@ impl Mount {
             d.changed.notify_all();
         }
         self.discarder.join();
-    }
-}
-
-/// A thread that ends before its volume does.
-#[derive(Default)]
-struct Worker(Mutex<Option<JoinHandle<()>>>);
-
-impl Worker {
-    fn start(&self, name: &str, work: impl FnOnce() + Send + 'static) {
-        *self.0.lock() = std::thread::Builder::new().name(name.into()).spawn(work).ok();
-    }
-
-    fn join(&self) {
-        let me = std::thread::current().id();
-        if let Some(w) = self.0.lock().take().filter(|w| w.thread().id() != me) {
-            let _ = w.join();
-        }
     }
 }
 

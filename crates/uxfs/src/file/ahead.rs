@@ -11,9 +11,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use uxfs_sync::Kick;
 use uxfs_sync::explored::{Condvar, wait};
+use uxfs_sync::{Kick, Workers};
 
 /// Bytes of the first window.
 const FIRST: u64 = 128 << 10;
@@ -114,31 +113,20 @@ struct Job {
     drop: bool,
 }
 
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
-    workers: Vec<JoinHandle<()>>,
-    stopped: bool,
-}
-
 /// The workers of a volume.
 #[derive(Default)]
-pub struct Readers(Kick<Queue>);
+pub struct Readers {
+    jobs: Kick<VecDeque<Job>>,
+    workers: Workers,
+}
 
 impl Readers {
     /// Lets the workers end, and waits for that.
     pub fn stop(&self) {
-        let (workers, left) = {
-            let mut q = self.0.lock();
-            q.stopped = true;
-            (std::mem::take(&mut q.workers), std::mem::take(&mut q.jobs))
-        };
+        self.jobs.stop();
+        let left = std::mem::take(&mut *self.jobs.lock());
         left.iter().for_each(forget);
-        self.0.wake_all();
-        let me = std::thread::current().id();
-        for w in workers.into_iter().filter(|w| w.thread().id() != me) {
-            let _ = w.join();
-        }
+        self.workers.join();
     }
 }
 
@@ -159,19 +147,19 @@ impl Files {
             return;
         }
         let jobs = windows.into_iter().map(|blocks| Job { inode: inode.clone(), blocks, drop });
-        let mut q = self.readers.0.lock();
-        for n in q.workers.len()..if q.stopped { 0 } else { WORKERS } {
+        let Readers { jobs: queue, workers } = &self.readers;
+        workers.begin(WORKERS, "uxfs-ahead", || {
             let files = self.clone();
-            let started = std::thread::Builder::new().name(format!("uxfs-ahead{n}")).spawn(move || files.ahead_work());
-            q.workers.extend(started.ok());
-        }
+            || files.ahead_work()
+        });
+        let mut q = queue.lock();
         // Without a worker nobody would ever come for them.
-        if q.workers.is_empty() {
+        if queue.is_stopped() || workers.is_empty() {
             return jobs.for_each(|j| forget(&j));
         }
-        q.jobs.extend(jobs);
+        q.extend(jobs);
         std::mem::drop(q);
-        self.readers.0.ask();
+        queue.ask();
     }
 
     fn ahead_work(self: Arc<Self>) {
@@ -182,12 +170,7 @@ impl Files {
                 forget(self.0);
             }
         }
-        let look = |q: &mut Queue| match q.jobs.pop_front() {
-            None if q.stopped => Some(None),
-            None => None,
-            job => Some(job),
-        };
-        while let Some(job) = self.readers.0.next(look) {
+        while let Some(job) = self.readers.jobs.next(VecDeque::pop_front) {
             let _arrives = Arrives(&job);
             let _op = job.inode.vol.journal.op().enter();
             let st = self.state(&job.inode);

@@ -16,10 +16,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use uxfs_device::Class;
-use uxfs_sync::Kick;
 use uxfs_sync::explored::{Condvar, wait};
+use uxfs_sync::{Kick, Workers};
 
 /// Threads that write back. They wait for the device, not for processors.
 const WORKERS: usize = 4;
@@ -83,17 +82,15 @@ impl Why {
 struct State {
     /// Files that workers write just now, and how many do.
     busy: BTreeMap<u64, usize>,
-    workers: Vec<JoinHandle<()>>,
     /// Pages that are to be written, of the files that have been dirty longest.
     oldest: u64,
-    /// No worker is to begin anything any more.
-    stopped: bool,
 }
 
 /// The workers of a volume, and what they did.
 pub struct Flusher {
     /// Wakes them.
     kick: Kick<State>,
+    workers: Workers,
     /// Something was written.
     room: Condvar,
     waiting: AtomicUsize,
@@ -107,6 +104,7 @@ impl Default for Flusher {
     fn default() -> Flusher {
         Flusher {
             kick: Kick::new(State::default()),
+            workers: Workers::default(),
             room: Condvar::new(),
             waiting: AtomicUsize::new(0),
             written: Default::default(),
@@ -137,16 +135,8 @@ impl Flusher {
 
     /// Lets the workers end what they do, and waits for that.
     pub fn stop(&self) {
-        let workers = {
-            let mut s = self.kick.lock();
-            s.stopped = true;
-            std::mem::take(&mut s.workers)
-        };
-        self.kick.wake_all();
-        let me = std::thread::current().id();
-        for w in workers.into_iter().filter(|w| w.thread().id() != me) {
-            let _ = w.join();
-        }
+        self.kick.stop();
+        self.workers.join();
     }
 }
 
@@ -185,22 +175,15 @@ impl Files {
 
     /// Wakes the workers; starts them if there are none yet.
     fn kick(self: &Arc<Self>) {
-        if !self.started.swap(true, Ordering::AcqRel) {
-            let mut s = self.flusher.kick.lock();
-            for n in 0..WORKERS {
-                let files = self.clone();
-                let started = std::thread::Builder::new().name(format!("uxfs-flush{n}")).spawn(move || files.flush_work());
-                s.workers.extend(started.ok());
-            }
-        }
+        self.flusher.workers.begin(WORKERS, "uxfs-flush", || {
+            let files = self.clone();
+            || files.flush_work()
+        });
         self.flusher.kick.ask();
     }
 
-    /// What there is to do, for a worker: `None` inside if it is to end.
-    fn look(self: &Arc<Self>, s: &mut State) -> Option<Option<(Turn, u64)>> {
-        if s.stopped {
-            return Some(None);
-        }
+    /// What there is to do, for a worker.
+    fn look(self: &Arc<Self>, s: &mut State) -> Option<(Turn, u64)> {
         let much = s.oldest > 0 || self.dirty_pages() > self.background() - self.background() / 8;
         let mut dirty = self.dirty.lock();
         if !much && dirty.all_behind() == 0 {
@@ -220,7 +203,7 @@ impl Files {
             pages = pages.min(s.oldest);
             s.oldest -= pages;
         }
-        Some(Some((turn, pages)))
+        Some((turn, pages))
     }
 
     /// Whether a worker may write a file now.
