@@ -190,7 +190,7 @@ fn beside(place: &Place<'_>, way: Way, readers: bool) -> Result<(Got, f64, f64, 
             match (t, readers) {
                 (0, _) => {
                     let how = How { mode: way.mode, domain: Domain(1) };
-                    timed(&times, &mut || Ok(fs.write_with(noisy, at % WRITTEN, &data, false, how)?))?;
+                    timed(&times, &mut || Ok(fs.write_with(noisy, at % WRITTEN, &data, false, how).map(drop)?))?;
                     at += REQUEST as u64;
                     bytes.fetch_add(REQUEST as u64, Ordering::Relaxed);
                     if begun.elapsed() >= Duration::from_secs(place.plan.seconds) {
@@ -204,7 +204,7 @@ fn beside(place: &Place<'_>, way: Way, readers: bool) -> Result<(Got, f64, f64, 
                 }
                 (_, false) => {
                     let how = How { mode: IoMode::Buffered, domain: Domain(2) };
-                    timed(&waits, &mut || Ok(fs.write_with(other, at % WRITTEN, &data, false, how)?))?;
+                    timed(&waits, &mut || Ok(fs.write_with(other, at % WRITTEN, &data, false, how).map(drop)?))?;
                     at += REQUEST as u64;
                     others.fetch_add(REQUEST as u64, Ordering::Relaxed);
                 }

@@ -297,6 +297,14 @@ fn data_is_right_in_each_cache_mode() {
     }
 }
 
+/// Opens a file, says how it is to be written, writes it, and sees that it is still so.
+fn choose_mode(path: &str, mode: u32, len: usize) -> std::process::Output {
+    let script = "my $f; open $f, '+<', $ARGV[0] or open $f, '+>', $ARGV[0] or die $!; my $n = pack 'L', $ARGV[1];
+        ioctl $f, 0x40047541, $n or die $!; syswrite $f, chr(7) x $ARGV[2]; ioctl $f, 0x80047540, $n or die $!;
+        die 'another mode' if unpack('L', $n) != $ARGV[1]";
+    Command::new("perl").args(["-e", script, path, &mode.to_string(), &len.to_string()]).output().unwrap()
+}
+
 /// The mount, a file and who opens it say how it is read and written, each more than the one before.
 #[test]
 fn what_is_not_to_be_cached_is_dropped() {
@@ -346,7 +354,15 @@ fn what_is_not_to_be_cached_is_dropped() {
         // Whoever opens it past the cache.
         let (behind, synced, _) = write("direct", libc::O_DIRECT);
         assert!(behind == 0 && synced > 0, "{behind} {synced}");
-        for name in ["plain", "says", "direct"] {
+        // Whoever has it open, for this opening.
+        let before = stat("writeback_dropbehind_bytes");
+        let chooses = choose_mode(&s.path("chooses"), u32::from(!quiet), LEN);
+        assert!(chooses.status.success(), "{}", text(&chooses));
+        fs::metadata(s.at.join("chooses")).unwrap();
+        let behind = stat("writeback_dropbehind_bytes") - before + stat("dirty_behind_bytes");
+        assert!(if quiet { behind == 0 } else { behind > 0 }, "{behind}");
+        assert!(text(&choose_mode(&s.path("chooses"), 3, LEN)).contains("Invalid argument"));
+        for name in ["plain", "says", "direct", "chooses"] {
             assert!(fs::read(s.at.join(name)).unwrap() == vec![7; LEN]);
             fs::remove_file(s.at.join(name)).unwrap();
         }

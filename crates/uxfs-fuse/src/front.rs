@@ -2,6 +2,7 @@
 
 use crate::CacheMode;
 use crate::attributes::{entry_kind, file_attr, split_dev, timestamp};
+use crate::handles::Handles;
 use crate::pool::Pool;
 use fuser::{
     AccessFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner,
@@ -34,17 +35,8 @@ pub struct Front {
     blksize: u32,
     cache: CacheMode,
     io_mode: IoMode,
+    open: Handles,
     waiting: Pool,
-}
-
-/// How an open file is read and written, as its handle: nothing else is kept of it.
-fn handle(mode: IoMode) -> FileHandle {
-    FileHandle(IoMode::ALL.iter().position(|m| *m == mode).unwrap_or(0) as u64)
-}
-
-/// The same from the handle, for the user who asks.
-fn how(fh: FileHandle, req: &Request) -> How {
-    How { mode: IoMode::ALL.get(fh.0 as usize).copied().unwrap_or_default(), domain: Domain(req.uid()) }
 }
 
 fn errno(e: &Error) -> Errno {
@@ -54,7 +46,7 @@ fn errno(e: &Error) -> Errno {
 impl Front {
     /// Serves `fs`, whose data is cached there.
     pub fn new(fs: Arc<Fs>, cache: CacheMode, io_mode: IoMode) -> Front {
-        Front { root: fs.root(), blksize: fs.statfs().block_size, fs, cache, io_mode, waiting: Pool::default() }
+        Front { root: fs.root(), blksize: fs.statfs().block_size, fs, cache, io_mode, open: Handles::default(), waiting: Pool::default() }
     }
 
     /// How a file that is being opened is read and written: as who opens it says, else as the file does, else as the mount does.
@@ -64,6 +56,15 @@ impl Front {
         }
         // Attributes that cannot be read are said so by whoever looks at them.
         self.fs.io_mode(ino).ok().flatten().unwrap_or(self.io_mode)
+    }
+
+    /// Opens a file whose data the kernel does not cache; others need no handle.
+    fn handle(&self, ino: u64, flags: i32, req: &Request) -> Result<FileHandle, Error> {
+        if !self.cache.is_ours() {
+            return Ok(FileHandle(0));
+        }
+        let how = How { mode: self.mode_of(ino, flags), domain: Domain(req.uid()) };
+        Ok(FileHandle(self.open.add(self.fs.open_file(ino, how)?)))
     }
 
     /// What the kernel is told of an open file. Of one whose data it does not cache it may send several writes at once.
@@ -118,9 +119,10 @@ impl Front {
         }
     }
 
-    fn sync(&self, ino: u64, whole: bool, reply: ReplyEmpty) {
+    /// Answers when a sync is done.
+    fn sync(&self, reply: ReplyEmpty, sync: impl FnOnce(&Fs) -> Result<(), Error> + Send + 'static) {
         let fs = self.fs.clone();
-        self.waiting.run(Box::new(move || Self::empty(if whole { fs.sync() } else { fs.fsync(ino) }, reply)));
+        self.waiting.run(Box::new(move || Self::empty(sync(&fs), reply)));
     }
 }
 
@@ -232,14 +234,18 @@ impl Filesystem for Front {
         &self,
         req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         _flags: IoctlFlags,
         call: u32,
         input: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        match crate::ioctl::answer(&self.fs, self.ino(ino), req.uid(), call, input) {
+        let answer = match crate::ioctl::is_for_open_file(call) {
+            true => crate::ioctl::answer_open(self.open.get(fh.0).as_deref(), call, input),
+            false => crate::ioctl::answer(&self.fs, self.ino(ino), req.uid(), call, input),
+        };
+        match answer {
             Ok(out) => reply.ioctl(0, &out),
             Err(e) => reply.error(e),
         }
@@ -301,11 +307,14 @@ impl Filesystem for Front {
         self.entry(self.fs.link(self.ino(ino), self.ino(newparent), newname.as_bytes()), reply);
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        // An open file needs nothing here: the kernel's hold on the inode keeps it. That it need not ask is remembered.
-        match self.cache {
-            CacheMode::None => reply.opened(handle(self.mode_of(self.ino(ino), flags.0)), self.open_flags()),
-            CacheMode::Writethrough | CacheMode::Writeback => reply.error(Errno::ENOSYS),
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        // Where the kernel caches, an open file needs nothing here: its hold on the inode keeps it. That it need not ask is remembered.
+        if !self.cache.is_ours() {
+            return reply.error(Errno::ENOSYS);
+        }
+        match self.handle(self.ino(ino), flags.0, req) {
+            Ok(h) => reply.opened(h, self.open_flags()),
+            Err(e) => reply.error(errno(&e)),
         }
     }
 
@@ -313,12 +322,13 @@ impl Filesystem for Front {
         &self,
         _req: &Request,
         _ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        self.open.remove(fh.0);
         reply.ok();
     }
 
@@ -328,7 +338,7 @@ impl Filesystem for Front {
 
     fn read(
         &self,
-        req: &Request,
+        _req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -338,7 +348,11 @@ impl Filesystem for Front {
         reply: ReplyData,
     ) {
         let mut buf = vec![0; size as usize];
-        match self.fs.read_with(self.ino(ino), offset, &mut buf, how(fh, req)) {
+        let read = match self.open.get(fh.0) {
+            Some(f) => f.read(offset, &mut buf),
+            None => self.fs.read(self.ino(ino), offset, &mut buf),
+        };
+        match read {
             Ok(n) => reply.data(&buf[..n]),
             Err(e) => reply.error(errno(&e)),
         }
@@ -351,14 +365,23 @@ impl Filesystem for Front {
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         // For O_APPEND the kernel holds the file and gives the end as the offset.
-        match self.fs.write_with(self.ino(ino), offset, data, false, how(fh, req)) {
-            Ok(()) => reply.written(data.len() as u32),
+        let written = match self.open.get(fh.0) {
+            Some(f) => f.write(offset, data),
+            None => {
+                let how = How { mode: IoMode::Buffered, domain: Domain(req.uid()) };
+                self.fs.write_with(self.ino(ino), offset, data, false, how)
+            }
+        };
+        match written {
+            // What the kernel writes back from its cache it cannot write in part.
+            Ok(n) if n < data.len() && write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) => reply.error(Errno::ENOSPC),
+            Ok(n) => reply.written(n as u32),
             Err(e) => reply.error(errno(&e)),
         }
     }
@@ -367,13 +390,15 @@ impl Filesystem for Front {
         reply.error(Errno::ENOSYS);
     }
 
-    fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.sync(self.ino(ino), false, reply);
+    fn fsync(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let (file, ino) = (self.open.get(fh.0), self.ino(ino));
+        self.sync(reply, move |fs| file.map_or_else(|| fs.fsync(ino), |f| f.fsync()));
     }
 
     fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         // The kernel passes no syncfs on; an fsync of the root stands in for it.
-        self.sync(self.ino(ino), ino.0 == ROOT, reply);
+        let (whole, ino) = (ino.0 == ROOT, self.ino(ino));
+        self.sync(reply, move |fs| if whole { fs.sync() } else { fs.fsync(ino) });
     }
 
     fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -481,11 +506,13 @@ impl Filesystem for Front {
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
         let m = Self::make(req, mode & 0o7777 | 0o100_000, umask, 0);
         let made = self.fs.create(self.ino(parent), name.as_bytes(), m);
-        match self.held(made) {
-            Ok(s) => {
-                let handle = handle(if self.cache.is_ours() { self.mode_of(s.ino, flags) } else { IoMode::Buffered });
-                reply.created(&TTL, &self.attr(&s), Generation(u64::from(s.generation)), handle, self.open_flags());
-            }
+        let opened = self.held(made).and_then(|s| match self.handle(s.ino, flags, req) {
+            Ok(h) => Ok((s, h)),
+            // The kernel knows of nothing then.
+            Err(e) => self.fs.forget(s.ino, 1).and(Err(e)),
+        });
+        match opened {
+            Ok((s, h)) => reply.created(&TTL, &self.attr(&s), Generation(u64::from(s.generation)), h, self.open_flags()),
             Err(e) => reply.error(errno(&e)),
         }
     }

@@ -1,7 +1,7 @@
 //! Calls of `ioctl` that FUSE carries: flags, hints and projects of files, trimming, label and generation.
 
 use fuser::Errno;
-use uxfs::{Error, FileFlags, Fs, xflag};
+use uxfs::{Error, FileFlags, Fs, IoMode, OpenFile, xflag};
 
 /// `FS_IOC_GETFLAGS` and its kin, as numbers of the system.
 mod request {
@@ -12,6 +12,9 @@ mod request {
     pub const FSSETXATTR: u32 = 0x401c_5820;
     pub const FITRIM: u32 = 0xc018_5879;
     pub const GETFSLABEL: u32 = 0x8100_9431;
+    /// Ours: how an open file is read and written, as a number of 32 bits (0 buffered, 1 dontcache, 2 direct).
+    pub const GETIOMODE: u32 = 0x8004_7540;
+    pub const SETIOMODE: u32 = 0x4004_7541;
 }
 
 /// The older bits of `FS_IOC_GETFLAGS`, beside ours.
@@ -52,6 +55,26 @@ fn encode(f: &FileFlags) -> Vec<u8> {
 fn decode(b: &[u8]) -> Option<FileFlags> {
     let (bits, extsize, project, cowextsize) = (word(b, 0)?, word(b, 4)?, word(b, 12)?, word(b, 16)?);
     Some(FileFlags { bits, extsize, cowextsize, project, extents: 0 })
+}
+
+/// True for calls that are about an open file, not about the inode.
+pub fn is_for_open_file(call: u32) -> bool {
+    matches!(call, request::GETIOMODE | request::SETIOMODE)
+}
+
+/// Answers such a call.
+///
+/// # Errors
+/// `ENOTTY` where the kernel caches: then nobody chooses; `EINVAL` for a number that names no mode.
+pub fn answer_open(file: Option<&OpenFile>, call: u32, input: &[u8]) -> Result<Vec<u8>, Errno> {
+    let file = file.ok_or(Errno::ENOTTY)?;
+    if call == request::SETIOMODE {
+        let mode = word(input, 0).and_then(|n| IoMode::ALL.get(n as usize)).ok_or(Errno::EINVAL)?;
+        file.set_mode(*mode);
+        return Ok(Vec::new());
+    }
+    let mode = IoMode::ALL.iter().position(|m| *m == file.mode()).unwrap_or(0);
+    Ok((mode as u32).to_ne_bytes().to_vec())
 }
 
 /// Answers a call: what goes back to the caller. The kernel has checked who may change flags.

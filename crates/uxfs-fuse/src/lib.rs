@@ -7,6 +7,7 @@
 
 mod attributes;
 mod front;
+mod handles;
 mod ioctl;
 mod pool;
 

@@ -2,7 +2,7 @@
 
 use crate::model::Model;
 use crate::ops::{Made, Op, value};
-use uxfs::{Allocate, AttrName, Fs, IoMode, Make, Rename, SetAttr, SetMode};
+use uxfs::{Allocate, AttrName, Error, Fs, IoMode, Make, Rename, SetAttr, SetMode};
 
 /// A file system under a workload.
 pub trait Subject: Sync {
@@ -48,7 +48,8 @@ impl Subject for Fs {
             // Some go past the cache: that promises nothing else.
             Op::Write { id, at, len, fill } => {
                 let mode = [IoMode::Direct, IoMode::DropBehind].get(usize::from(fill % 5)).copied().unwrap_or_default();
-                self.write_with(ino(id), *at, &vec![*fill; *len as usize], false, mode)
+                let done = self.write_with(ino(id), *at, &vec![*fill; *len as usize], false, mode);
+                done.and_then(|n| if n < *len as usize { Err(Error::NoSpace) } else { Ok(()) })
             }
             Op::Clone { from, to, at, len } => self.clone_range((ino(from), *at), (ino(to), *at), *len),
             Op::Zero { id, at, len, hole } => {

@@ -61,12 +61,50 @@ pub struct FileState {
     times: AtomicBool,
     /// What is being written back.
     claims: Claims,
-    /// The first error of a write-back, until an fsync reports it.
-    error: Mutex<Option<i32>>,
+    failures: Mutex<Failures>,
+    /// Those that were told to whoever calls for the file by its number.
+    told: Told,
     promise: Mutex<Promise>,
     ahead: Ahead,
     staged: staged::Staged,
     files: Arc<Files>,
+}
+
+/// Failures of a file's write-back.
+#[derive(Default)]
+struct Failures {
+    count: u64,
+    /// The last one's error.
+    errno: i32,
+    /// How many there were when somebody was told of them last.
+    told: u64,
+}
+
+/// How many failures of a file's write-back somebody knows of.
+#[derive(Debug, Default)]
+pub struct Told(AtomicU64);
+
+impl FileState {
+    fn note_failure(&self, e: &Error) {
+        let mut f = self.failures.lock();
+        f.count += 1;
+        f.errno = e.errno();
+    }
+
+    /// For somebody who opens the file: what nobody was told of yet is told to him, too.
+    pub fn told(&self) -> Told {
+        Told(AtomicU64::new(self.failures.lock().told))
+    }
+
+    /// Tells of failures since the last time.
+    fn tell(&self, told: &Told) -> Result<()> {
+        let mut f = self.failures.lock();
+        if told.0.swap(f.count, Ordering::Relaxed) == f.count {
+            return Ok(());
+        }
+        f.told = f.count;
+        Err(Error::Io { at: uxfs_format::DiskAddr(0), error: std::io::Error::from_raw_os_error(f.errno) })
+    }
 }
 
 /// Blocks that the counters promised to a file's dirty pages.
@@ -230,24 +268,25 @@ impl Files {
     }
 
     /// The state of a file.
-    pub fn state(self: &Arc<Self>, inode: &Inode) -> Arc<FileState> {
+    pub fn state<'a>(self: &Arc<Self>, inode: &'a Inode) -> &'a FileState {
         let attached = inode.attached.get_or_init(|| {
-            Arc::new(FileState {
+            Box::new(FileState {
                 pages: Pages::new(&self.memory, inode.vol.geo.blocksize as usize, self.nobody.clone()),
                 lock: FileLock::new(self.cfg.lock),
                 size: AtomicU64::new(inode.data().core.size),
                 times: AtomicBool::new(false),
                 claims: Claims::default(),
-                error: Mutex::default(),
+                failures: Mutex::default(),
+                told: Told::default(),
                 promise: Mutex::default(),
                 ahead: Ahead::default(),
                 staged: Mutex::default(),
                 files: self.clone(),
             })
         });
-        match attached.clone().downcast::<FileState>() {
-            Ok(s) => s,
-            Err(_) => unreachable!("only this room attaches to inodes"),
+        match attached.downcast_ref() {
+            Some(s) => s,
+            None => unreachable!("only this room attaches to inodes"),
         }
     }
 
@@ -321,6 +360,7 @@ fn zero_part(inode: &Arc<Inode>, st: &FileState, from: u64, to: u64) -> Result<(
     let bs = u64::from(inode.vol.geo.blocksize);
     let block = from / bs;
     if from < to && has_data(inode, st, block)? {
+        // One block: all of it, or an error.
         write::put(inode, st, from, &vec![0; (to - from) as usize], write::Put::default())?;
     }
     Ok(())
@@ -350,10 +390,10 @@ pub fn truncate(files: &Arc<Files>, inode: &Arc<Inode>, new: u64) -> Result<()> 
     let st = files.state(inode);
     let _io = st.lock.all();
     let old = st.size.load(Ordering::Acquire);
-    zero_tail(inode, &st, old.min(new))?;
+    zero_tail(inode, st, old.min(new))?;
     let _one = st.claims.all();
     let bs = u64::from(inode.vol.geo.blocksize);
-    drop_pages(inode, &st, new.div_ceil(bs), u64::MAX);
+    drop_pages(inode, st, new.div_ceil(bs), u64::MAX);
     st.size.store(new, Ordering::Release);
     let vol = inode.vol.clone();
     let mut tp = Trans::new_must_succeed(&vol, vol.res.itruncate, vol.res.write_blocks)?;
@@ -370,9 +410,9 @@ pub fn truncate(files: &Arc<Files>, inode: &Arc<Inode>, new: u64) -> Result<()> 
         free_behind(&mut tp, inode, new.div_ceil(bs))?;
     }
     tp.commit()?;
-    drop_pages(inode, &st, new.div_ceil(bs), u64::MAX);
+    drop_pages(inode, st, new.div_ceil(bs), u64::MAX);
     if st.pages.dirty() > 0 {
-        files.note_dirty(inode, &st, How::default());
+        files.note_dirty(inode, st, How::default());
     }
     Ok(())
 }
@@ -403,7 +443,7 @@ pub(crate) fn forget(files: &Arc<Files>, inode: &Arc<Inode>) {
     if inode.attached.get().is_some() {
         let st = files.state(inode);
         let _one = st.claims.all();
-        drop_pages(inode, &st, 0, u64::MAX);
+        drop_pages(inode, st, 0, u64::MAX);
         st.times.store(false, Ordering::Release);
         st.size.store(0, Ordering::Release);
     }

@@ -4,10 +4,12 @@
 mod attrs;
 mod data;
 mod flags;
+mod open;
 
 pub use attrs::acl_name;
 pub use data::MappedExtent;
 pub use flags::{FileFlags, xflag};
+pub use open::OpenFile;
 
 use crate::attr::{self, SetMode};
 use crate::dir::{self, Entry};
@@ -132,10 +134,15 @@ impl std::ops::Deref for Used<'_> {
 
 impl Drop for Used<'_> {
     fn drop(&mut self) {
-        if self.inode.give_back() && self.inode.vol.journal.shutdown.reason().is_none() {
-            // Should it fail, the inode is on a list of those without names still: the next open frees it.
-            let _ = self.names.release_if_gone(&self.inode);
-        }
+        give_back(self.names, &self.inode);
+    }
+}
+
+/// Refers to an inode no more; who is the last to do so ends one without a name.
+fn give_back(names: &Names, inode: &Arc<Inode>) {
+    if inode.give_back() && inode.vol.journal.shutdown.reason().is_none() {
+        // Should it fail, the inode is on a list of those without names still: the next open frees it.
+        let _ = names.release_if_gone(inode);
     }
 }
 
@@ -223,17 +230,24 @@ impl Fs {
     fn with_retry<T>(&self, op: impl Fn() -> Result<T>) -> Result<T> {
         match op() {
             Err(Error::NoSpace) => {
-                if self.mount.vol().journal.shutdown.reason().is_none() {
-                    self.mount.sync(Why::Space)?;
-                    file::release_idle_staged(&self.mount.names.files, true)?;
-                    if space::is_busy(self.mount.vol()) {
-                        space::await_freed(self.mount.vol())?;
-                    }
-                }
+                self.make_usable()?;
                 op()
             }
             r => r,
         }
+    }
+
+    /// Makes what was freed, or kept for later, usable.
+    fn make_usable(&self) -> Result<()> {
+        if self.mount.vol().journal.shutdown.reason().is_some() {
+            return Ok(());
+        }
+        self.mount.sync(Why::Space)?;
+        file::release_idle_staged(&self.mount.names.files, true)?;
+        if space::is_busy(self.mount.vol()) {
+            space::await_freed(self.mount.vol())?;
+        }
+        Ok(())
     }
 
     fn stat_of(&self, inode: &Arc<Inode>) -> Stat {

@@ -125,7 +125,7 @@ pub struct Inode {
     /// References from outside: open files, names that a front end remembers.
     pub refs: AtomicU64,
     /// What the file room attaches.
-    pub attached: OnceLock<Arc<dyn Any + Send + Sync>>,
+    pub attached: OnceLock<Box<dyn Any + Send + Sync>>,
     cache: Weak<Inodes>,
     me: Weak<Inode>,
 }

@@ -24,7 +24,7 @@ pub use attr::{AttrName, SetMode};
 pub use dir::Entry;
 pub use error::{Error, Result};
 pub use file::{Allocate, Domain, DropBehind, How, IoLock, IoMode, Seek};
-pub use fs::{FileFlags, Fs, Make, MappedExtent, SetAttr, Stat, StatFs, acl_name, xflag};
+pub use fs::{FileFlags, Fs, Make, MappedExtent, OpenFile, SetAttr, Stat, StatFs, acl_name, xflag};
 pub use mount::{
     DEFAULT_MEMORY, Devices, LEAST_MEMORY, LogSummary, Options, ReaddirCopy, add_features, describe_log, grow, grown_superblock,
     set_identity,

@@ -352,7 +352,7 @@ fn what_is_taken_from_a_file_beside_its_readers_does_not_come_back() {
                                 1 => fs.fallocate(ino, Allocate::Punch, at, len).unwrap(),
                                 2 => fs.fallocate(ino, Allocate::Zero { keep_size: true }, at, len).unwrap(),
                                 3 if n % 10 == 0 => fs.fsync(ino).unwrap(),
-                                _ => fs.write_with(ino, at, &pattern(ino, at, len as usize), false, any_mode(&c)).unwrap(),
+                                _ => fs.write_with(ino, at, &pattern(ino, at, len as usize), false, any_mode(&c)).map(drop).unwrap(),
                             }
                         }
                     })

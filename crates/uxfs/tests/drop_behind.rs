@@ -113,10 +113,10 @@ fn what_is_used_meanwhile_stays() {
     let (fs, dev) = volume(300 * MIB, Options { commit: 0, ..Options::default() });
     let ino = file(&fs, "f");
     let page = |n: u64| pattern(n, 0, 4096);
-    (0..4).for_each(|n| fs.write_with(ino, n * 4096, &page(9), false, IoMode::Direct).unwrap());
+    (0..4).for_each(|n| fs.write_with(ino, n * 4096, &page(9), false, IoMode::Direct).map(drop).unwrap());
     let place = fs.extents(ino).unwrap()[0].start;
     dev.stall(place..place + MIB);
-    (0..4).for_each(|n| fs.write_with(ino, n * 4096, &page(n), false, QUIET).unwrap());
+    (0..4).for_each(|n| fs.write_with(ino, n * 4096, &page(n), false, QUIET).map(drop).unwrap());
     while dev.waiting.load(Ordering::SeqCst) == 0 {
         std::thread::yield_now();
     }
@@ -165,7 +165,7 @@ fn what_is_counted_comes_to_nothing_in_the_end() {
                                 fs.setattr(ino, SetAttr { size: Some(at), ..SetAttr::default() }).unwrap();
                             }
                             1 if n % 8 == 0 => fs.fsync(ino).unwrap(),
-                            0..6 => fs.write_with(ino, at, &vec![t as u8; len], false, how).unwrap(),
+                            0..6 => fs.write_with(ino, at, &vec![t as u8; len], false, how).map(drop).unwrap(),
                             _ => {
                                 fs.read_with(ino, at, &mut vec![0; len], how).unwrap();
                             }

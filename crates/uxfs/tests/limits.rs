@@ -2,13 +2,14 @@
 
 mod common;
 
+use common::counting::pattern;
 use common::*;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use uxfs::{AttrName, CheckpointLimit, Error, Fs, JournalConfig, Options, SetAttr, SetMode};
+use uxfs::{AttrName, CheckpointLimit, Error, Fs, IoMode, JournalConfig, Options, SetAttr, SetMode};
 use uxfs_device::{Device, DeviceRef, Faulty, Memory, WriteFlags};
 use uxfs_mkfs::Features;
 
@@ -187,6 +188,40 @@ fn a_device_that_fails_shuts_the_volume_down_and_the_next_open_recovers_it() {
     }
 }
 
+/// Where space runs out in the middle of a write, what fits is written, and said.
+#[test]
+fn a_write_that_does_not_fit_is_written_as_far_as_it_fits() {
+    for mode in IoMode::ALL {
+        for append in [false, true] {
+            let dev = in_memory(64 * MIB, Features::NEWEST);
+            let fs = open(&dev);
+            let f = fs.create(fs.root(), b"f", file(0o644)).unwrap().ino;
+            let most = 3 * MIB as usize + 1000;
+            // Write-back gives back what it did not need, so a little more may fit than fitted at first.
+            let (mut at, mut short) = (0, 0);
+            let refused = loop {
+                match fs.write_with(f, at, &pattern(f, at, most), append, mode) {
+                    Ok(n) => {
+                        assert!(n > 0 && (n == most || at + n as u64 > 40 * MIB), "{mode} {n} at {at}");
+                        (at, short) = (at + n as u64, short + u32::from(n < most));
+                    }
+                    Err(e) => break e,
+                }
+                assert_eq!(fs.stat(f).unwrap().size, at);
+            };
+            assert!(short > 0 && matches!(refused, Error::NoSpace), "{mode} {short} {refused}");
+            assert!(matches!(fs.write(f, at, &[1; 8192], false), Err(Error::NoSpace)));
+            fs.fsync(f).unwrap();
+            let mut all = vec![0; at as usize];
+            fs.read(f, 0, &mut all).unwrap();
+            assert!(all == pattern(f, 0, all.len()), "{mode}");
+            fs.unmount().unwrap();
+            let r = uxfs_check::check(&*dev).unwrap();
+            assert!(r.is_sound(), "{:?}", r.findings);
+        }
+    }
+}
+
 #[test]
 fn a_truncated_file_shows_zeros_where_it_grows_again() {
     let dev = in_memory(64 * MIB, Features::NEWEST);
@@ -231,18 +266,80 @@ impl Device for FullHost {
     }
 }
 
-#[test]
-fn a_full_host_fails_data_but_not_the_volume() {
-    let base = in_memory(64 * MIB, Features::NEWEST);
-    let log = {
-        let fs = open(&base);
+impl FullHost {
+    fn new(base: &Arc<Memory>) -> Arc<FullHost> {
+        let fs = open(base);
         let g = fs.geometry();
         let start = g.fsb_daddr(g.logstart).0 * 512;
         let log = start..start + u64::from(g.log_bbs()) * 512;
         fs.unmount().unwrap();
-        log
-    };
-    let dev = Arc::new(FullHost { base: base.clone(), log, full: AtomicBool::new(false) });
+        Arc::new(FullHost { base: base.clone(), log, full: AtomicBool::new(false) })
+    }
+}
+
+/// Whoever has a file open is told once that what was written to it is lost, whoever else was told.
+#[test]
+fn each_open_file_is_told_once_of_what_is_lost() {
+    let dev = FullHost::new(&in_memory(64 * MIB, Features::NEWEST));
+    let fs = Arc::new(Fs::open(dev.clone() as DeviceRef, Options { commit: 0, ..Options::default() }).unwrap());
+    let f = fs.create(fs.root(), b"f", file(0o644)).unwrap().ino;
+    let open = || fs.open_file(f, IoMode::Buffered).unwrap();
+    let (a, b) = (open(), open());
+    assert_eq!(a.write(0, &[5; 10_000]).unwrap(), 10_000);
+    dev.full.store(true, Ordering::SeqCst);
+    let lost = |r: uxfs::Result<()>| r.unwrap_err().errno() == 28;
+    assert!(lost(a.fsync()));
+    // From here on the host has room.
+    dev.full.store(false, Ordering::SeqCst);
+    a.fsync().unwrap();
+    // One that was opened before is told, too, one that is opened when somebody knows is not.
+    let c = open();
+    assert!(lost(b.fsync()));
+    b.fsync().unwrap();
+    c.fsync().unwrap();
+    // Who calls by number counts as one more.
+    assert!(lost(fs.fsync(f)));
+    fs.fsync(f).unwrap();
+    // What nobody knows of is told to who opens the file then.
+    dev.full.store(true, Ordering::SeqCst);
+    a.write(0, &[6; 10_000]).unwrap();
+    fs.sync().unwrap_err();
+    dev.full.store(false, Ordering::SeqCst);
+    let d = open();
+    assert!(lost(d.fsync()) && lost(a.fsync()) && lost(c.fsync()));
+    d.fsync().unwrap();
+    drop((a, b, c, d));
+    fs.close().unwrap();
+}
+
+#[test]
+fn an_open_file_lasts_without_a_name() {
+    let dev = in_memory(64 * MIB, Features::NEWEST);
+    let fs = Arc::new(open(&dev));
+    let f = fs.create(fs.root(), b"f", file(0o644)).unwrap().ino;
+    let free = fs.statfs().free;
+    let open = fs.open_file(f, IoMode::DropBehind).unwrap();
+    open.write(0, &[7; 100_000]).unwrap();
+    fs.unlink(fs.root(), b"f").unwrap();
+    assert_eq!(open.append(&[8; 10]).unwrap(), 10);
+    open.set_mode(IoMode::Direct);
+    open.fsync().unwrap();
+    let mut data = vec![0; 200_000];
+    assert_eq!(open.read(0, &mut data).unwrap(), 100_010);
+    assert!(data[..100_000].iter().all(|b| *b == 7) && data[100_000..100_010].iter().all(|b| *b == 8));
+    drop(open);
+    assert!(matches!(fs.stat(f), Err(Error::Stale)));
+    assert!(matches!(fs.open_file(f, IoMode::Buffered), Err(Error::Stale)));
+    assert!(matches!(fs.open_file(fs.root(), IoMode::Buffered), Err(Error::IsDirectory)));
+    fs.sync().unwrap();
+    assert_eq!(fs.statfs().free, free);
+    fs.close().unwrap();
+}
+
+#[test]
+fn a_full_host_fails_data_but_not_the_volume() {
+    let base = in_memory(64 * MIB, Features::NEWEST);
+    let dev = FullHost::new(&base);
     let fs = Fs::open(dev.clone() as DeviceRef, Options { commit: 0, ..Options::default() }).unwrap();
     let kept = fs.create(fs.root(), b"kept", file(0o644)).unwrap().ino;
     fs.write(kept, 0, &[4; 10_000], false).unwrap();

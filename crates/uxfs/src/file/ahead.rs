@@ -184,7 +184,7 @@ impl Files {
                 // Holes need no folio; what fails does so again when somebody asks for it.
                 let read = written(&job.inode, at, to).and_then(|e| match e.is_empty() {
                     true => Ok(()),
-                    false => read_pages(&job.inode, &st, at..to, (0, job.drop), &mut []),
+                    false => read_pages(&job.inode, st, at..to, (0, job.drop), &mut []),
                 });
                 if read.is_err() {
                     break;

@@ -62,14 +62,14 @@ pub fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, what: Allocate, offset: 
         || if (offset | len).is_multiple_of(bs) { Ok(()) } else { Err(Error::Invalid { what: "the range does not lie on blocks" }) };
     match what {
         Allocate::Reserve { keep_size } => {
-            reserve(inode, &st, offset / bs, end.div_ceil(bs))?;
-            grow(inode, &st, if keep_size { size } else { size.max(end) })?;
+            reserve(inode, st, offset / bs, end.div_ceil(bs))?;
+            grow(inode, st, if keep_size { size } else { size.max(end) })?;
         }
-        Allocate::Punch => punch(inode, &st, offset, end)?,
+        Allocate::Punch => punch(inode, st, offset, end)?,
         Allocate::Zero { keep_size } => {
-            punch(inode, &st, offset, end)?;
-            reserve(inode, &st, offset / bs, end.div_ceil(bs))?;
-            grow(inode, &st, if keep_size { size } else { size.max(end) })?;
+            punch(inode, st, offset, end)?;
+            reserve(inode, st, offset / bs, end.div_ceil(bs))?;
+            grow(inode, st, if keep_size { size } else { size.max(end) })?;
         }
         Allocate::Collapse => {
             whole()?;
@@ -77,10 +77,10 @@ pub fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, what: Allocate, offset: 
                 return Err(Error::Invalid { what: "the range reaches the end of the file: truncate it" });
             }
             write_back(files, inode, offset, u64::MAX, Why::Sync)?;
-            punch(inode, &st, offset, end)?;
-            shift(inode, &st, end / bs, len / bs, true)?;
-            drop_pages(inode, &st, offset / bs, u64::MAX);
-            set_size(inode, &st, size - len)?;
+            punch(inode, st, offset, end)?;
+            shift(inode, st, end / bs, len / bs, true)?;
+            drop_pages(inode, st, offset / bs, u64::MAX);
+            set_size(inode, st, size - len)?;
         }
         Allocate::Insert => {
             whole()?;
@@ -90,14 +90,14 @@ pub fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, what: Allocate, offset: 
             let new = size.checked_add(len).filter(|s| *s <= MAX_SIZE).ok_or(Error::TooLarge)?;
             write_back(files, inode, offset, u64::MAX, Why::Sync)?;
             // The size first: extents behind the end could be taken for leftovers.
-            set_size(inode, &st, new)?;
-            shift(inode, &st, offset / bs, len / bs, false)?;
-            drop_pages(inode, &st, offset / bs, u64::MAX);
+            set_size(inode, st, new)?;
+            shift(inode, st, offset / bs, len / bs, false)?;
+            drop_pages(inode, st, offset / bs, u64::MAX);
         }
-        Allocate::Unshare => unshare(inode, &st, offset / bs, end.min(size).div_ceil(bs))?,
+        Allocate::Unshare => unshare(inode, st, offset / bs, end.min(size).div_ceil(bs))?,
     }
-    touch(inode, &st);
-    files.note_dirty(inode, &st, How::default());
+    touch(inode, st);
+    files.note_dirty(inode, st, How::default());
     Ok(())
 }
 

@@ -62,11 +62,11 @@ pub fn share(files: &Arc<Files>, from: Place<'_>, to: Place<'_>, len: u64, only_
     if same_file && from.offset < to_end && to.offset < end {
         return Err(Error::Invalid { what: "the ranges overlap" });
     }
-    if only_same && (to_end > dst_size || !are_same(from, &src, to, &dst, len)?) {
+    if only_same && (to_end > dst_size || !are_same(from, src, to, dst, len)?) {
         return Ok(false);
     }
     if to.offset > dst_size {
-        zero_tail(to.inode, &dst, dst_size)?;
+        zero_tail(to.inode, dst, dst_size)?;
     }
     for i in [from.inode, to.inode] {
         // Nothing dirty may be left: what was promised no blocks must not meet shared ones later.
@@ -74,7 +74,7 @@ pub fn share(files: &Arc<Files>, from: Place<'_>, to: Place<'_>, len: u64, only_
         mark_shared(i)?;
     }
     let blocks = len.div_ceil(bs);
-    punch(to.inode, &dst, to.offset, to.offset + blocks * bs)?;
+    punch(to.inode, dst, to.offset, to.offset + blocks * bs)?;
     let (first, target) = (from.offset / bs, to.offset / bs);
     let mut at = first;
     while let Some(e) = next_extent(from.inode, at, first + blocks)? {
@@ -88,13 +88,13 @@ pub fn share(files: &Arc<Files>, from: Place<'_>, to: Place<'_>, len: u64, only_
         tp.commit()?;
         at = e.end();
     }
-    drop_pages(to.inode, &dst, target, target + blocks);
+    drop_pages(to.inode, dst, target, target + blocks);
     if to_end > dst_size {
-        set_size(to.inode, &dst, to_end)?;
+        set_size(to.inode, dst, to_end)?;
     }
     if !only_same {
-        touch(to.inode, &dst);
-        files.note_dirty(to.inode, &dst, How::default());
+        touch(to.inode, dst);
+        files.note_dirty(to.inode, dst, How::default());
     }
     Ok(true)
 }

@@ -25,9 +25,9 @@ use uxfs_format::inode::flag2;
 /// As [`read`](super::read()); those of write-back.
 pub fn read_direct(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let st = files.state(inode);
-    super::read::locked(inode, &st, offset, buf, |part| {
+    super::read::locked(inode, st, offset, buf, |part| {
         let end = offset + part.len() as u64;
-        settle(files, inode, &st, offset..end)?;
+        settle(files, inode, st, offset..end)?;
         read_device(inode, offset, part)
     })
 }
@@ -48,36 +48,35 @@ fn settle(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, bytes: Range<u
 ///
 /// # Errors
 /// As [`write`](super::write()); the device's.
-pub fn write_direct(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], append: bool, how: How) -> Result<u64> {
+pub fn write_direct(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], append: bool, how: How) -> Result<Range<u64>> {
     let st = files.state(inode);
     let bs = u64::from(inode.vol.geo.blocksize);
-    let begun = begin(files, inode, &st, (offset, buf.len() as u64), append, how)?;
+    let begun = begin(files, inode, st, (offset, buf.len() as u64), append, how)?;
     let at = begun.at;
     if buf.is_empty() {
-        return Ok(at);
+        return Ok(at..at);
     }
     let (end, size) = (at + buf.len() as u64, st.size.load(Ordering::Acquire));
     let whole = at.next_multiple_of(bs)..end - end % bs;
     let part = |r: Range<u64>| &buf[(r.start - at) as usize..(r.end - at) as usize];
-    let mut res = if at > size { zero_tail(inode, &st, size) } else { Ok(()) };
+    let res = if at > size { zero_tail(inode, st, size) } else { Ok(()) };
     let in_place = if end <= size && !whole.is_empty() { own_blocks(inode, whole.start / bs..whole.end / bs)? } else { None };
-    res = match &in_place {
-        Some(_) => {
-            let ends = [at..whole.start, whole.end..end];
-            res.and_then(|()| ends.into_iter().try_for_each(|r| put_all(files, inode, &st, r.start, part(r), how)))
-        }
-        None => res.and_then(|()| put_all(files, inode, &st, at, buf, how)),
-    };
-    touch(inode, &st);
-    files.note_dirty(inode, &st, how);
-    res?;
-    settle(files, inode, &st, at..end)?;
+    let put = |r: Range<u64>| Ok(r.start + put_all(files, inode, st, r.start, part(r), how)? as u64);
+    let res = res.and_then(|()| match &in_place {
+        // Both ends have blocks already.
+        Some(_) => put(at..whole.start).and_then(|_| put(whole.end..end)),
+        None => put(at..end),
+    });
+    touch(inode, st);
+    files.note_dirty(inode, st, how);
+    let end = res?;
+    settle(files, inode, st, at..end)?;
     if let Some(extents) = in_place {
         write_in_place(inode, &extents, whole.start, part(whole.clone()))?;
     }
     // After the write: whoever read ahead meanwhile may have seen what was there before.
-    drop_pages(inode, &st, at / bs, end.div_ceil(bs));
-    Ok(at)
+    drop_pages(inode, st, at / bs, end.div_ceil(bs));
+    Ok(at..end)
 }
 
 /// The extents of a range of blocks, if all of it holds data that is no other file's.

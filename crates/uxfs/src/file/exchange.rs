@@ -80,7 +80,7 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
     };
     let _one = states[one].claims.all();
     let _other = (!same_file).then(|| states[other].claims.all());
-    (0..2).for_each(|i| drop_pages(inodes[i], &states[i], x.offsets[i], x.offsets[i] + x.blocks));
+    (0..2).for_each(|i| drop_pages(inodes[i], states[i], x.offsets[i], x.offsets[i] + x.blocks));
     let (begun, blocks) = (x.offsets, x.blocks);
     let mut tp = Trans::new(&vol, reservation(&vol), 4 * vol.res.write_blocks)?;
     let held = Inode::lock_all(inodes.to_vec());
@@ -97,13 +97,13 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
     run(&mut tp, it, x, inodes)?;
     let seq = tp.commit()?;
     drop(held);
-    (0..2).for_each(|i| drop_pages(inodes[i], &states[i], begun[i], begun[i] + blocks));
+    (0..2).for_each(|i| drop_pages(inodes[i], states[i], begun[i], begun[i] + blocks));
     // Nothing may be written in place before: after a crash the other file would have it.
     vol.journal.force(seq)?;
     for i in 0..2 {
         states[i].size.store(inodes[i].core().size, Ordering::Release);
-        touch(inodes[i], &states[i]);
-        files.note_dirty(inodes[i], &states[i], How::default());
+        touch(inodes[i], states[i]);
+        files.note_dirty(inodes[i], states[i], How::default());
     }
     Ok(())
 }

@@ -95,6 +95,11 @@ impl Piece {
     pub fn end(&self) -> u64 {
         self.first + self.blocks
     }
+
+    /// True if a page lies behind it, in the file and in the buffer.
+    fn goes_on(&self, block: u64, p: &Page) -> bool {
+        self.end() == block && Arc::ptr_eq(&self.buf, &p.buf) && self.at + self.blocks as usize * self.block == p.at as usize
+    }
 }
 
 /// Dirty pages that are being written.
@@ -182,23 +187,43 @@ impl Pages {
         }
     }
 
-    /// What is there of `first..end`, in the file's order. With `keep` it is used, and so not dropped behind anybody any more.
-    pub fn find(&self, first: u64, end: u64, keep: bool) -> Vec<Piece> {
-        let (mut out, mut kept): (Vec<Piece>, usize) = (Vec::new(), 0);
-        self.each(first, end, |folio, base, range| {
-            if keep {
+    /// The first of `first..end` that are there, as far as they lie behind each other in one buffer. With `keep` they are used, and so
+    /// not dropped behind anybody any more.
+    pub fn find(&self, first: u64, end: u64, keep: bool) -> Option<Piece> {
+        let n = self.per_folio();
+        let folios = self.folios.read();
+        for (number, folio) in folios.range(first / n..end.div_ceil(n).max(first / n)) {
+            let base = number * n;
+            let range = (first.max(base) - base) as u16..(end.min(base.saturating_add(n)) - base) as u16;
+            // Also if it has nothing yet: what is about to be read into it is used.
+            if keep && !folio.used.load(Ordering::Relaxed) {
                 folio.used.store(true, Ordering::Relaxed);
             }
-            for (i, p) in folio.slots.lock().pages.range_mut(range) {
+            let (mut piece, mut kept): (Option<Piece>, usize) = (None, 0);
+            let mut slots = folio.slots.lock();
+            for (i, p) in slots.pages.range_mut(range) {
+                let block = base + u64::from(*i);
+                match &mut piece {
+                    None => piece = Some(self.piece(block, p)),
+                    Some(l) if l.goes_on(block, p) => l.blocks += 1,
+                    Some(_) => break,
+                }
                 if keep {
                     kept += usize::from(p.counts());
                     p.behind = false;
                 }
-                self.push(&mut out, base + u64::from(*i), p);
             }
-        });
-        self.behind.change(0, kept);
-        out
+            drop(slots);
+            if piece.is_some() {
+                self.behind.change(0, kept);
+                return piece;
+            }
+        }
+        None
+    }
+
+    fn piece(&self, block: u64, p: &Page) -> Piece {
+        Piece { first: block, blocks: 1, buf: p.buf.clone(), at: p.at as usize, block: self.block }
     }
 
     /// Drops what is clean of `first..end` and is dropped behind its readers.
@@ -216,15 +241,10 @@ impl Pages {
 
     /// Puts a page behind the others.
     fn push(&self, out: &mut Vec<Piece>, block: u64, p: &Page) {
-        if let Some(l) = out.last_mut()
-            && l.end() == block
-            && Arc::ptr_eq(&l.buf, &p.buf)
-            && l.at + l.blocks as usize * self.block == p.at as usize
-        {
-            l.blocks += 1;
-            return;
+        match out.last_mut() {
+            Some(l) if l.goes_on(block, p) => l.blocks += 1,
+            _ => out.push(self.piece(block, p)),
         }
-        out.push(Piece { first: block, blocks: 1, buf: p.buf.clone(), at: p.at as usize, block: self.block });
     }
 
     /// Which of `first..end`, which lie in one folio, are dirty.

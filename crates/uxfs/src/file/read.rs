@@ -25,7 +25,7 @@ const COPIED: usize = 64 << 10;
 /// The device's; the file's extents are corrupt.
 pub fn read(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &mut [u8], drop: bool) -> Result<usize> {
     let st = files.state(inode);
-    locked(inode, &st, offset, buf, |part| read_under_lock(inode, &st, offset, part, drop))
+    locked(inode, st, offset, buf, |part| read_under_lock(inode, st, offset, part, drop))
 }
 
 /// Waits for the lock of what there is to read, and lets `fill` read it.
@@ -71,18 +71,18 @@ pub(super) fn read_under_lock(inode: &Arc<Inode>, st: &FileState, offset: u64, b
         st.files.read_ahead(inode, st, &blocks, drop);
         st.ahead.await_pending(&blocks);
     }
-    // First the pages that are there, then the rest: a page that was not there is as the device has it.
-    for p in st.pages.find(offset / bs, end.div_ceil(bs), !drop) {
-        let (s, e) = ((p.first * bs).max(offset), (p.end() * bs).min(end));
+    while at < end {
+        // First the page that is there, then what comes before it: a page that was not there is as the device has it.
+        let found = st.pages.find(at / bs, end.div_ceil(bs), !drop);
+        let (s, e) = found.as_ref().map_or((end, end), |p| ((p.first * bs).max(at), (p.end() * bs).min(end)));
         if at < s {
             read_missing(inode, st, at, &mut buf[(at - offset) as usize..(s - offset) as usize], drop)?;
         }
-        let skip = (s - p.first * bs) as usize;
-        buf[(s - offset) as usize..(e - offset) as usize].copy_from_slice(&p.bytes()[skip..skip + (e - s) as usize]);
+        if let Some(p) = found {
+            let skip = (s - p.first * bs) as usize;
+            buf[(s - offset) as usize..(e - offset) as usize].copy_from_slice(&p.bytes()[skip..skip + (e - s) as usize]);
+        }
         at = e;
-    }
-    if at < end {
-        read_missing(inode, st, at, &mut buf[(at - offset) as usize..], drop)?;
     }
     if drop {
         // The last block may be asked for again at once, unless all of it was read.

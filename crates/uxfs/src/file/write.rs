@@ -52,7 +52,7 @@ pub(super) fn begin<'a>(
         // Beside others only where nothing but whole blocks changes, and nothing in memory.
         let plain = how.mode == IoMode::Direct && range.end < u64::MAX && (at | len).is_multiple_of(bs);
         let io = match plain {
-            true => st.lock.write_direct(range.clone(), || st.pages.find(range.start / bs, range.end / bs, false).is_empty()),
+            true => st.lock.write_direct(range.clone(), || st.pages.find(range.start / bs, range.end / bs, false).is_none()),
             false => st.lock.write(range.clone()),
         };
         // The size may have changed before the lock was there.
@@ -63,7 +63,7 @@ pub(super) fn begin<'a>(
     }
 }
 
-/// Writes `buf` at `offset`, or at the end if `append`. Returns where it went.
+/// Writes `buf` at `offset`, or at the end if `append`. Returns where it went: less of it where space ran out on the way.
 ///
 /// # Locks
 /// Waits for dirty room first; then for the file's lock of the blocks that are written, to the end of all if the file grows; `ilock`
@@ -71,41 +71,48 @@ pub(super) fn begin<'a>(
 ///
 /// # Errors
 /// `NoSpace` if no block can be promised; [`Error::TooLarge`].
-pub fn write(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], append: bool, how: How) -> Result<u64> {
+pub fn write(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], append: bool, how: How) -> Result<Range<u64>> {
     let st = files.state(inode);
-    let begun = begin(files, inode, &st, (offset, buf.len() as u64), append, how)?;
+    let begun = begin(files, inode, st, (offset, buf.len() as u64), append, how)?;
     let at = begun.at;
     if buf.is_empty() {
-        return Ok(at);
+        return Ok(at..at);
     }
     let size = st.size.load(Ordering::Acquire);
-    let res = if at > size { zero_tail(inode, &st, size) } else { Ok(()) };
-    let res = res.and_then(|()| put_all(files, inode, &st, at, buf, how));
+    let res = if at > size { zero_tail(inode, st, size) } else { Ok(()) };
+    let res = res.and_then(|()| put_all(files, inode, st, at, buf, how));
     // Also if it failed half-way: what was written is dirty.
-    touch(inode, &st);
-    files.note_dirty(inode, &st, how);
-    res?;
+    touch(inode, st);
+    files.note_dirty(inode, st, how);
+    let done = at..at + res? as u64;
     // Without the locks.
     drop(begun);
     if how.drops() {
-        files.kick_behind(inode, at..at + buf.len() as u64)?;
+        files.kick_behind(inode, done.clone())?;
     }
-    Ok(at)
+    Ok(done)
 }
 
-/// Makes pages of bytes, and lets the file grow to their end.
-pub(super) fn put_all(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &[u8], how: How) -> Result<()> {
+/// Makes pages of bytes, and lets the file grow to their end. Returns how many: fewer where space ran out, but for none.
+pub(super) fn put_all(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &[u8], how: How) -> Result<usize> {
     let end = offset + buf.len() as u64;
     let mut at = offset;
     while at < end {
         let to = (at / FOLIO as u64 + 1).saturating_mul(FOLIO as u64).min(end);
-        put(inode, st, at, &buf[(at - offset) as usize..(to - offset) as usize], Put { grow: true, drop: how.drops() })?;
-        at = to;
+        let part = &buf[(at - offset) as usize..(to - offset) as usize];
+        let done = match put(inode, st, at, part, Put { grow: true, drop: how.drops() }) {
+            Err(Error::NoSpace) if at > offset => 0,
+            r => r?,
+        };
+        at += done as u64;
+        if done < part.len() {
+            break;
+        }
         if at < end {
             make_room(files, inode, st, how)?;
         }
     }
-    Ok(())
+    Ok((at - offset) as usize)
 }
 
 /// Sees to it that one write, however long, does not take more memory than there is.
@@ -150,8 +157,8 @@ pub(super) struct Put {
     pub drop: bool,
 }
 
-/// Makes pages of bytes that lie in one folio.
-pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], how: Put) -> Result<()> {
+/// Makes pages of bytes that lie in one folio. Returns how many: fewer where space ran out, but for none.
+pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], how: Put) -> Result<usize> {
     let bs = u64::from(inode.vol.geo.blocksize);
     let end = offset + src.len() as u64;
     let (first, to) = (offset / bs, end.div_ceil(bs));
@@ -162,8 +169,15 @@ pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], h
         if !matches!(e, Error::NoSpace) || to - first < 2 {
             return Err(e);
         }
-        put(inode, st, offset, &src[..(middle - offset) as usize], how)?;
-        return put(inode, st, middle, &src[(middle - offset) as usize..], how);
+        let (begin, rest) = src.split_at((middle - offset) as usize);
+        let done = put(inode, st, offset, begin, how)?;
+        if done < begin.len() {
+            return Ok(done);
+        }
+        return match put(inode, st, middle, rest, how) {
+            Err(Error::NoSpace) => Ok(done),
+            more => Ok(done + more?),
+        };
     }
     let bytes = compose(inode, st, offset, src, how.drop).inspect_err(|_| st.give_up_pages(inode, promised(&wanted)))?;
     let buf = st.files.memory.buf(bytes);
@@ -191,7 +205,7 @@ pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], h
         std::thread::sleep(std::time::Duration::from_micros(100));
         st.size.fetch_max(end, Ordering::AcqRel);
     }
-    Ok(())
+    Ok(src.len())
 }
 
 fn promised(needs: &[Need]) -> u64 {

@@ -1,7 +1,7 @@
 //! Write-back: dirty pages get blocks, go to the device, and become part of the file.
 
 use super::pages::Run;
-use super::{FileState, Files, MAX_SIZE, Why, staged};
+use super::{FileState, Files, MAX_SIZE, Told, Why, staged};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
@@ -132,7 +132,7 @@ fn maps_more(inode: &Inode) -> bool {
 /// A claim of what it writes, then `ilock` for moments. The caller holds no `ilock` and no claim.
 ///
 /// # Errors
-/// The device's; `NoSpace` if trees could not grow. The error is latched, too, for the next fsync.
+/// The device's; `NoSpace` if trees could not grow. The error is told at fsync, too.
 pub fn write_back(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: u64, why: Why) -> Result<()> {
     write_some(files, inode, from, to, why, u64::MAX).map(|_| ())
 }
@@ -147,7 +147,7 @@ pub(super) fn write_some(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: 
     for _ in 0..2 {
         let mut at = first;
         while written < most
-            && let Some((next, n)) = write_next(files, inode, &st, at..end, why, &mut skipped)?
+            && let Some((next, n)) = write_next(files, inode, st, at..end, why, &mut skipped)?
         {
             (at, written) = (next, written + n);
         }
@@ -159,7 +159,7 @@ pub(super) fn write_some(files: &Arc<Files>, inode: &Arc<Inode>, from: u64, to: 
         }
     }
     if from == 0 && to == u64::MAX && written < most {
-        log_times(inode, &st)?;
+        log_times(inode, st)?;
         files.note_clean(inode, || st.pages.dirty() == 0 && !st.claims.any());
     }
     Ok(written)
@@ -222,7 +222,7 @@ fn write_next(
     }
     files.dirty_pages.fetch_sub(n as usize, Ordering::AcqRel);
     if let Err(e) = &res {
-        st.error.lock().get_or_insert(e.errno());
+        st.note_failure(e);
     }
     drop(claim);
     files.flusher.note_written(n, why, &account);
@@ -495,11 +495,22 @@ fn log_times(inode: &Arc<Inode>, st: &FileState) -> Result<()> {
 /// As [`write_back`]; none while it waits for the journal.
 ///
 /// # Errors
-/// The first error of any write-back since the last fsync.
+/// Those of write-back that were not told yet, the last one's; whatever fails now.
 ///
 /// # Crash
 /// After it returned, the file reads as it did then.
-pub fn fsync(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
+pub fn fsync(files: &Arc<Files>, inode: &Arc<Inode>, told: Option<&Told>) -> Result<()> {
+    let done = make_durable(files, inode);
+    if inode.attached.get().is_none() {
+        return done;
+    }
+    let st = files.state(inode);
+    let news = st.tell(told.unwrap_or(&st.told));
+    // What failed just now is told once.
+    done.and(news)
+}
+
+fn make_durable(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     let vol = &inode.vol;
     if vol.read_only {
         return Ok(());
@@ -509,15 +520,10 @@ pub fn fsync(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
         vol.journal.flush_since(vol.journal.flush_token())?;
         return write_back(files, inode, 0, u64::MAX, Why::Sync);
     }
-    let regular = inode.attached.get().is_some();
-    if regular {
+    if inode.attached.get().is_some() {
         write_back(files, inode, 0, u64::MAX, Why::Sync)?;
     }
     let token = vol.journal.flush_token();
     vol.journal.force(inode.last_change())?;
-    vol.journal.flush_since(token)?;
-    if regular && let Some(e) = files.state(inode).error.lock().take() {
-        return Err(Error::Io { at: uxfs_format::DiskAddr(0), error: std::io::Error::from_raw_os_error(e) });
-    }
-    Ok(())
+    Ok(vol.journal.flush_since(token)?)
 }

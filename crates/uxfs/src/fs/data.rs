@@ -3,7 +3,8 @@
 use super::{Fs, Used};
 use crate::error::{Error, Result};
 use crate::file::{self, Allocate, How, IoMode, Seek};
-use crate::inode::Which;
+use crate::inode::{Inode, Which};
+use std::sync::Arc;
 use uxfs_format::inode::{flag, mode};
 
 /// A run of a file's blocks.
@@ -46,42 +47,58 @@ impl Fs {
     /// As [`Fs::read`].
     pub fn read_with(&self, ino: u64, offset: u64, buf: &mut [u8], how: impl Into<How>) -> Result<usize> {
         let _open = self.enter()?;
-        let (files, i) = (&self.mount.names.files, self.regular(ino)?);
-        match how.into().mode {
-            IoMode::Buffered => file::read(files, &i, offset, buf, false),
-            IoMode::DropBehind => file::read(files, &i, offset, buf, true),
-            IoMode::Direct => file::read_direct(files, &i, offset, buf),
+        self.read_inode(&*self.regular(ino)?, offset, buf, how.into().mode)
+    }
+
+    pub(super) fn read_inode(&self, inode: &Arc<Inode>, offset: u64, buf: &mut [u8], mode: IoMode) -> Result<usize> {
+        let files = &self.mount.names.files;
+        match mode {
+            IoMode::Buffered => file::read(files, inode, offset, buf, false),
+            IoMode::DropBehind => file::read(files, inode, offset, buf, true),
+            IoMode::Direct => file::read_direct(files, inode, offset, buf),
         }
     }
 
-    /// Writes at `offset`, or at the end if `append`.
+    /// Writes all of `data` at `offset`, or at the end if `append`.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], then perhaps a part of it is there; [`Error::TooLarge`].
+    pub fn write(&self, ino: u64, offset: u64, data: &[u8], append: bool) -> Result<()> {
+        let done = self.write_with(ino, offset, data, append, IoMode::Buffered)?;
+        if done < data.len() { Err(Error::NoSpace) } else { Ok(()) }
+    }
+
+    /// The same, as `how` says. Returns how many bytes were written: fewer where space ran out, but for none.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`].
-    pub fn write(&self, ino: u64, offset: u64, data: &[u8], append: bool) -> Result<()> {
-        self.write_with(ino, offset, data, append, IoMode::Buffered)
+    pub fn write_with(&self, ino: u64, offset: u64, data: &[u8], append: bool, how: impl Into<How>) -> Result<usize> {
+        let _open = self.enter()?;
+        self.write_inode(&*self.regular(ino)?, offset, data, append, how.into())
     }
 
-    /// The same, as `how` says.
-    ///
-    /// # Errors
-    /// As [`Fs::write`].
-    pub fn write_with(&self, ino: u64, offset: u64, data: &[u8], append: bool, how: impl Into<How>) -> Result<()> {
-        let how = how.into();
-        let _open = self.enter()?;
-        let (files, i) = (&self.mount.names.files, self.regular(ino)?);
-        i.check_mutable()?;
-        if !append && offset < file::size(files, &i) {
-            i.check_removable()?;
+    pub(super) fn write_inode(&self, inode: &Arc<Inode>, offset: u64, data: &[u8], append: bool, how: How) -> Result<usize> {
+        let files = &self.mount.names.files;
+        inode.check_mutable()?;
+        if !append && offset < file::size(files, inode) {
+            inode.check_removable()?;
         }
-        self.with_retry(|| match how.mode {
-            IoMode::Direct => file::write_direct(files, &i, offset, data, append, how),
-            IoMode::Buffered | IoMode::DropBehind => file::write(files, &i, offset, data, append, how),
-        })?;
-        if i.data().core.flags & flag::SYNC != 0 {
-            return file::fsync(files, &i);
+        let write = || {
+            let done = match how.mode {
+                IoMode::Direct => file::write_direct(files, inode, offset, data, append, how),
+                IoMode::Buffered | IoMode::DropBehind => file::write(files, inode, offset, data, append, how),
+            }?;
+            Ok((done.end - done.start) as usize)
+        };
+        let mut done = self.with_retry(write)?;
+        // What is appended lies before what others append by now.
+        if done < data.len() && !append && self.make_usable().is_ok() {
+            done = write().unwrap_or(0).max(done);
         }
-        Ok(())
+        if inode.data().core.flags & flag::SYNC != 0 {
+            file::fsync(files, inode, None)?;
+        }
+        Ok(done)
     }
 
     /// Lets a file share the blocks of another one, or of another place in itself, as FICLONERANGE does.
@@ -151,8 +168,11 @@ impl Fs {
             if n == 0 {
                 break;
             }
-            self.write(to.0, to.1 + done, &buf[..n], false)?;
-            done += n as u64;
+            let wrote = self.write_with(to.0, to.1 + done, &buf[..n], false, IoMode::Buffered)?;
+            done += wrote as u64;
+            if wrote < n {
+                break;
+            }
         }
         Ok(done)
     }
@@ -207,6 +227,6 @@ impl Fs {
     /// A write-back failed since the last call.
     pub fn fsync(&self, ino: u64) -> Result<()> {
         let _open = self.enter()?;
-        file::fsync(&self.mount.names.files, &*self.inode(ino)?)
+        file::fsync(&self.mount.names.files, &*self.inode(ino)?, None)
     }
 }

@@ -1,0 +1,107 @@
+//! Files that are open: what is remembered of one between calls.
+
+use super::{Fs, give_back};
+use crate::error::{Error, Result};
+use crate::file::{self, Domain, How, IoMode, Told};
+use crate::inode::Inode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A file that somebody has open: how it is read and written, and which failures of its write-back he knows of. It lasts as long,
+/// though its last name may go. Several may call at once.
+///
+/// Calls by number look the inode up each time; these do not.
+pub struct OpenFile {
+    fs: Arc<Fs>,
+    inode: Arc<Inode>,
+    /// Its place among [`IoMode::ALL`].
+    mode: AtomicUsize,
+    domain: Domain,
+    told: Told,
+}
+
+impl Fs {
+    /// Opens a file, to be read and written as `how` says. What it is opened for is not checked.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::IsDirectory`], [`Error::Invalid`] for what has no data.
+    pub fn open_file(self: &Arc<Self>, ino: u64, how: impl Into<How>) -> Result<OpenFile> {
+        let _open = self.enter()?;
+        let used = self.regular(ino)?;
+        let how = how.into();
+        let told = self.mount.names.files.state(&used).told();
+        let file = OpenFile { fs: self.clone(), inode: used.clone(), mode: AtomicUsize::new(0), domain: how.domain, told };
+        // Beside the one of this call, which is given back.
+        if !file.inode.refer() {
+            return Err(Error::Stale);
+        }
+        file.set_mode(how.mode);
+        Ok(file)
+    }
+}
+
+impl OpenFile {
+    /// Its inode's number.
+    pub fn ino(&self) -> u64 {
+        self.inode.ino.0
+    }
+
+    /// How it is read and written.
+    pub fn mode(&self) -> IoMode {
+        IoMode::ALL.get(self.mode.load(Ordering::Relaxed)).copied().unwrap_or_default()
+    }
+
+    /// From now on it is read and written so.
+    pub fn set_mode(&self, mode: IoMode) {
+        self.mode.store(IoMode::ALL.iter().position(|m| *m == mode).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Reads; returns how many bytes there were.
+    ///
+    /// # Errors
+    /// As [`Fs::read`].
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let _open = self.fs.enter()?;
+        self.fs.read_inode(&self.inode, offset, buf, self.mode())
+    }
+
+    /// Writes at `offset`. Returns how many bytes: fewer where space ran out, but for none.
+    ///
+    /// # Errors
+    /// As [`Fs::write_with`].
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<usize> {
+        self.put(offset, data, false)
+    }
+
+    /// Writes at the end.
+    ///
+    /// # Errors
+    /// As [`Fs::write_with`].
+    pub fn append(&self, data: &[u8]) -> Result<usize> {
+        self.put(0, data, true)
+    }
+
+    fn put(&self, offset: u64, data: &[u8], append: bool) -> Result<usize> {
+        let _open = self.fs.enter()?;
+        let how = How { mode: self.mode(), domain: self.domain };
+        self.fs.write_inode(&self.inode, offset, data, append, how)
+    }
+
+    /// Makes it durable.
+    ///
+    /// # Errors
+    /// As [`Fs::fsync`]; of a write-back that failed, each open file is told once.
+    pub fn fsync(&self) -> Result<()> {
+        let _open = self.fs.enter()?;
+        file::fsync(&self.fs.mount.names.files, &self.inode, Some(&self.told))
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        // Of a volume that is closed, the next open frees what has no name.
+        if let Ok(_open) = self.fs.enter() {
+            give_back(&self.fs.mount.names, &self.inode);
+        }
+    }
+}
