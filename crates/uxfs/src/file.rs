@@ -20,6 +20,7 @@ mod memory;
 mod pages;
 mod read;
 mod staged;
+mod stretches;
 mod write;
 mod writeback;
 

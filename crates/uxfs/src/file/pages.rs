@@ -11,6 +11,7 @@
 
 use super::dirty::{Account, Behind};
 use super::memory::{Buf, Memory};
+use super::stretches::{Page, Stretches};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,33 +21,11 @@ use std::sync::{Arc, Weak};
 /// Bytes of a file that a folio is for.
 pub const FOLIO: usize = 2 << 20;
 
-#[derive(Clone)]
-struct Page {
-    buf: Arc<Buf>,
-    /// Where it lies in the buffer.
-    at: u32,
-    dirty: bool,
-    /// A block is promised for it.
-    delayed: bool,
-    in_flight: bool,
-    /// It is dropped as soon as it is clean.
-    behind: bool,
-}
-
-impl Page {
-    /// It counts as one that is to be written and dropped.
-    fn counts(&self) -> bool {
-        self.behind && (self.dirty || self.in_flight)
-    }
-}
-
-/// Bytes that a folio needs to find one page, at most.
-const ENTRY: usize = 2 * (size_of::<Page>() + size_of::<u16>()) + 16;
-
-#[derive(Default)]
 struct Slots {
     /// By number in the folio.
-    pages: BTreeMap<u16, Page>,
+    pages: Stretches,
+    /// Bytes that were counted for them.
+    counted: usize,
     /// Counts what would make a page that is being read stale.
     changes: u64,
     /// It stands in the line of those that may be asked for room.
@@ -96,9 +75,13 @@ impl Piece {
         self.first + self.blocks
     }
 
-    /// True if a page lies behind it, in the file and in the buffer.
-    fn goes_on(&self, block: u64, p: &Page) -> bool {
-        self.end() == block && Arc::ptr_eq(&self.buf, &p.buf) && self.at + self.blocks as usize * self.block == p.at as usize
+    /// Takes pages of the folio that begins at `base`, if they lie behind it, in the file and in the buffer.
+    fn take(&mut self, base: u64, pages: &Range<u16>, at: u32, p: &Page) -> bool {
+        let follows = self.end() == base + u64::from(pages.start)
+            && Arc::ptr_eq(&self.buf, &p.buf)
+            && self.at + self.blocks as usize * self.block == at as usize;
+        self.blocks += if follows { pages.len() as u64 } else { 0 };
+        follows
     }
 }
 
@@ -167,7 +150,8 @@ impl Pages {
             return f;
         }
         let new = || {
-            let (slots, dirty, used) = Default::default();
+            let (dirty, used) = Default::default();
+            let slots = Mutex::new(Slots { pages: Stretches::new(self.block), counted: 0, changes: 0, listed: false });
             self.memory.take(size_of::<Folio>());
             Arc::new(Folio { memory: self.memory.clone(), slots, dirty, used, home: self.me.clone(), number })
         };
@@ -199,31 +183,34 @@ impl Pages {
             if keep && !folio.used.load(Ordering::Relaxed) {
                 folio.used.store(true, Ordering::Relaxed);
             }
-            let (mut piece, mut kept): (Option<Piece>, usize) = (None, 0);
             let mut slots = folio.slots.lock();
-            for (i, p) in slots.pages.range_mut(range) {
-                let block = base + u64::from(*i);
-                match &mut piece {
-                    None => piece = Some(self.piece(block, p)),
-                    Some(l) if l.goes_on(block, p) => l.blocks += 1,
-                    Some(_) => break,
+            let mut there = slots.pages.range(range);
+            let Some((pages, at, p)) = there.next() else { continue };
+            let (mut piece, mut behind) = (self.piece(base, &pages, at, p), p.behind);
+            for (pages, at, p) in there {
+                if !piece.take(base, &pages, at, p) {
+                    break;
                 }
-                if keep {
-                    kept += usize::from(p.counts());
+                behind |= p.behind;
+            }
+            if keep && behind {
+                let mut kept = 0;
+                slots.pages.change((piece.first - base) as u16..(piece.end() - base) as u16, |p, n| {
+                    kept += n * usize::from(p.counts());
                     p.behind = false;
-                }
-            }
-            drop(slots);
-            if piece.is_some() {
+                });
+                slots.count(&self.memory);
+                drop(slots);
                 self.behind.change(0, kept);
-                return piece;
             }
+            return Some(piece);
         }
         None
     }
 
-    fn piece(&self, block: u64, p: &Page) -> Piece {
-        Piece { first: block, blocks: 1, buf: p.buf.clone(), at: p.at as usize, block: self.block }
+    /// Pages of the folio that begins at `base`, the first of which lies at `at`.
+    fn piece(&self, base: u64, pages: &Range<u16>, at: u32, p: &Page) -> Piece {
+        Piece { first: base + u64::from(pages.start), blocks: pages.len() as u64, buf: p.buf.clone(), at: at as usize, block: self.block }
     }
 
     /// Drops what is clean of `first..end` and is dropped behind its readers.
@@ -231,7 +218,8 @@ impl Pages {
         let mut empty = false;
         self.each(first, end, |folio, _, range| {
             let mut slots = folio.slots.lock();
-            slots.remove(range, &self.memory, |p| p.behind && !p.dirty && !p.in_flight);
+            slots.pages.remove(range, |p, _| p.behind && !p.dirty && !p.in_flight);
+            slots.count(&self.memory);
             empty |= slots.pages.is_empty();
         });
         if empty {
@@ -239,20 +227,13 @@ impl Pages {
         }
     }
 
-    /// Puts a page behind the others.
-    fn push(&self, out: &mut Vec<Piece>, block: u64, p: &Page) {
-        match out.last_mut() {
-            Some(l) if l.goes_on(block, p) => l.blocks += 1,
-            _ => out.push(self.piece(block, p)),
-        }
-    }
-
     /// Which of `first..end`, which lie in one folio, are dirty.
     pub fn are_dirty(&self, first: u64, end: u64) -> Vec<bool> {
         let mut out = vec![false; (end - first) as usize];
         self.each(first, end, |folio, base, range| {
-            for (i, p) in folio.slots.lock().pages.range(range) {
-                out[(base + u64::from(*i) - first) as usize] = p.dirty;
+            for (pages, _, p) in folio.slots.lock().pages.range(range) {
+                let from = (base + u64::from(pages.start) - first) as usize;
+                out[from..from + pages.len()].fill(p.dirty);
             }
         });
         out
@@ -267,25 +248,31 @@ impl Pages {
         let mut slots = folio.slots.lock();
         slots.changes += 1;
         let start = (first % n) as u16;
-        let before = slots.pages.len();
-        for (i, need) in needs.iter().enumerate().filter(|x| *x.1 != Need::Done) {
-            let slot = slots.pages.get(&(start + i as u16));
-            let (was_dirty, had, in_flight) = slot.map_or((false, false, false), |p| (p.dirty, p.delayed, p.in_flight));
-            let (was_behind, counted) = slot.map_or((true, false), |p| (p.behind, p.counts()));
-            if *need == Need::WasDirty && !was_dirty {
-                done.undecided.push(first + i as u64);
-                continue;
+        let mut i = 0;
+        while i < needs.len() {
+            let next = start + i as u16;
+            let (there, alike) = slots.pages.at(next);
+            // As many as are alike, and of which the same is known.
+            let same = needs[i..].iter().take(usize::from(alike - next)).take_while(|x| **x == needs[i]).count();
+            let (was_dirty, had, in_flight) = there.map_or((false, false, false), |p| (p.dirty, p.delayed, p.in_flight));
+            let (was_behind, counted) = there.map_or((true, false), |p| (p.behind, p.counts()));
+            match needs[i] {
+                Need::Done => {}
+                Need::WasDirty if !was_dirty => done.undecided.extend((i..i + same).map(|i| first + i as u64)),
+                need => {
+                    let promised = need == Need::Promised;
+                    done.spare += same as u64 * u64::from(promised && had);
+                    done.newly_dirty += same * usize::from(!was_dirty);
+                    let (at, behind) = ((i * self.block) as u32, drop && was_behind);
+                    let page = Page { buf: buf.clone(), at, dirty: true, delayed: promised || had, in_flight, behind };
+                    less += same * usize::from(counted);
+                    more += same * usize::from(page.counts());
+                    slots.pages.put(next..next + same as u16, page);
+                }
             }
-            let promised = *need == Need::Promised;
-            done.spare += u64::from(promised && had);
-            done.newly_dirty += usize::from(!was_dirty);
-            let at = (i * self.block) as u32;
-            let page = Page { buf: buf.clone(), at, dirty: true, delayed: promised || had, in_flight, behind: drop && was_behind };
-            less += usize::from(counted);
-            more += usize::from(page.counts());
-            slots.pages.insert(start + i as u16, page);
+            i += same;
         }
-        self.memory.take((slots.pages.len() - before) * ENTRY);
+        slots.count(&self.memory);
         folio.dirty.fetch_add(done.newly_dirty, Ordering::AcqRel);
         self.dirty.fetch_add(done.newly_dirty, Ordering::AcqRel);
         self.behind.change(more, less);
@@ -316,13 +303,9 @@ impl Pages {
         if slots.changes != ticket.changes {
             return;
         }
-        let before = slots.pages.len();
-        for i in 0..blocks {
-            let at = (i * self.block) as u32;
-            let page = || Page { buf: buf.clone(), at, dirty: false, delayed: false, in_flight: false, behind: drop };
-            slots.pages.entry(start + i as u16).or_insert_with(page);
-        }
-        self.memory.take((slots.pages.len() - before) * ENTRY);
+        let page = Page { buf: buf.clone(), at: 0, dirty: false, delayed: false, in_flight: false, behind: drop };
+        slots.pages.fill(start..start + blocks as u16, &page);
+        slots.count(&self.memory);
         self.list(&ticket.folio, &mut slots);
     }
 
@@ -342,8 +325,9 @@ impl Pages {
             let base = number * n;
             let mut slots = folio.slots.lock();
             let before = run.blocks;
-            for (i, p) in slots.pages.range_mut(from.saturating_sub(base) as u16..(end - base).min(n) as u16) {
-                let block = base + u64::from(*i);
+            let mut taken = 0..0;
+            for (pages, at, p) in slots.pages.range(from.saturating_sub(base) as u16..(end - base).min(n) as u16) {
+                let block = base + u64::from(pages.start);
                 let follows = run.blocks == 0 || run.first + run.blocks == block;
                 let full = run.blocks >= most && !run.pieces.last().is_some_and(|l| Arc::ptr_eq(&l.buf, &p.buf));
                 *skipped |= p.dirty && p.in_flight;
@@ -356,11 +340,15 @@ impl Pages {
                 if run.blocks == 0 {
                     run.first = block;
                 }
-                run.blocks += 1;
-                run.delayed += u64::from(p.delayed);
-                (p.dirty, p.delayed, p.in_flight) = (false, false, true);
-                self.push(&mut run.pieces, block, p);
+                taken = if taken.is_empty() { pages.clone() } else { taken.start..pages.end };
+                run.blocks += pages.len() as u64;
+                run.delayed += u64::from(p.delayed) * pages.len() as u64;
+                if !run.pieces.last_mut().is_some_and(|l| l.take(base, &pages, at, p)) {
+                    run.pieces.push(self.piece(base, &pages, at, p));
+                }
             }
+            slots.pages.change(taken, |p, _| (p.dirty, p.delayed, p.in_flight) = (false, false, true));
+            slots.count(&self.memory);
             drop(slots);
             folio.dirty.fetch_sub((run.blocks - before) as usize, Ordering::AcqRel);
             self.dirty.fetch_sub((run.blocks - before) as usize, Ordering::AcqRel);
@@ -381,16 +369,17 @@ impl Pages {
             // Who began to read before may have seen what the device held before; and these pages may go now.
             slots.changes += 1;
             let mut any = drop;
-            for (_, p) in slots.pages.range_mut(range.clone()) {
+            slots.pages.change(range.clone(), |p, n| {
                 let counted = p.counts();
                 p.in_flight = false;
-                less += usize::from(counted && !p.counts());
+                less += n * usize::from(counted && !p.counts());
                 any |= p.behind;
-            }
+            });
             if any {
-                slots.remove(range, &self.memory, |p| !p.dirty && (drop || p.behind));
+                slots.pages.remove(range, |p, _| !p.dirty && (drop || p.behind));
                 empty |= slots.pages.is_empty();
             }
+            slots.count(&self.memory);
         });
         self.behind.change(0, less);
         if empty {
@@ -405,12 +394,13 @@ impl Pages {
             let mut slots = folio.slots.lock();
             slots.changes += 1;
             let mut were_dirty = 0;
-            slots.remove(range, &self.memory, |p| {
-                were_dirty += usize::from(p.dirty);
-                delayed += u64::from(p.delayed);
-                less += usize::from(p.counts());
+            slots.pages.remove(range, |p, n| {
+                were_dirty += n * usize::from(p.dirty);
+                delayed += n as u64 * u64::from(p.delayed);
+                less += n * usize::from(p.counts());
                 true
             });
+            slots.count(&self.memory);
             folio.dirty.fetch_sub(were_dirty, Ordering::AcqRel);
             dirty += were_dirty;
         });
@@ -454,7 +444,7 @@ impl Pages {
             let (number, folio) = found.filter(|_| first < end)?;
             let base = number * n;
             let range = first.saturating_sub(base) as u16..(end - base).min(n) as u16;
-            let block = folio.slots.lock().pages.range(range).find(|x| wanted(x.1)).map(|x| base + u64::from(*x.0));
+            let block = folio.slots.lock().pages.range(range).find(|x| wanted(x.2)).map(|x| base + u64::from(x.0.start));
             if block.is_some() {
                 return block;
             }
@@ -469,22 +459,22 @@ impl Pages {
 }
 
 impl Slots {
-    /// Drops pages of a range that `unwanted` chooses.
-    fn remove(&mut self, range: Range<u16>, memory: &Memory, mut unwanted: impl FnMut(&Page) -> bool) {
-        let before = self.pages.len();
-        let gone: Vec<u16> = self.pages.range(range).filter(|x| unwanted(x.1)).map(|x| *x.0).collect();
-        if gone.len() == before {
-            self.pages.clear();
-        } else {
-            gone.iter().for_each(|i| drop(self.pages.remove(i)));
+    /// Counts the memory that finds pages, after they changed.
+    fn count(&mut self, memory: &Memory) {
+        self.pages.shrink();
+        let (now, before) = (self.pages.bytes(), self.counted);
+        if now > before {
+            memory.take(now - before);
+        } else if now < before {
+            memory.give_back(before - now);
         }
-        memory.give_back(gone.len() * ENTRY);
+        self.counted = now;
     }
 }
 
 impl Drop for Folio {
     fn drop(&mut self) {
-        self.memory.give_back(size_of::<Folio>() + self.slots.get_mut().pages.len() * ENTRY);
+        self.memory.give_back(size_of::<Folio>() + self.slots.get_mut().counted);
     }
 }
 
@@ -495,7 +485,8 @@ impl Folio {
             return true;
         }
         let mut slots = self.slots.lock();
-        slots.remove(0..u16::MAX, &self.memory, |p| !p.dirty && !p.in_flight);
+        slots.pages.remove(0..u16::MAX, |p, _| !p.dirty && !p.in_flight);
+        slots.count(&self.memory);
         slots.listed = !slots.pages.is_empty();
         if slots.listed {
             return true;
