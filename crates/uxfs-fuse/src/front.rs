@@ -4,6 +4,7 @@ use crate::CacheMode;
 use crate::attributes::{entry_kind, file_attr, split_dev, timestamp};
 use crate::handles::Handles;
 use crate::pool::Pool;
+use crate::relay::Relay;
 use fuser::{
     AccessFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
@@ -37,6 +38,7 @@ pub struct Front {
     io_mode: IoMode,
     open: Handles,
     waiting: Pool,
+    relay: Arc<Relay>,
 }
 
 fn errno(e: &Error) -> Errno {
@@ -45,8 +47,9 @@ fn errno(e: &Error) -> Errno {
 
 impl Front {
     /// Serves `fs`, whose data is cached there.
-    pub fn new(fs: Arc<Fs>, cache: CacheMode, io_mode: IoMode) -> Front {
-        Front { root: fs.root(), blksize: fs.statfs().block_size, fs, cache, io_mode, open: Handles::default(), waiting: Pool::default() }
+    pub fn new(fs: Arc<Fs>, cache: CacheMode, io_mode: IoMode, relay: Arc<Relay>) -> Front {
+        let (root, blksize, open, waiting) = (fs.root(), fs.statfs().block_size, Handles::default(), Pool::default());
+        Front { root, blksize, fs, cache, io_mode, open, waiting, relay }
     }
 
     /// How a file that is being opened is read and written: as who opens it says, else as the file does, else as the mount does.
@@ -178,6 +181,7 @@ impl Filesystem for Front {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _turn = self.relay.begin();
         match self.lookup_held(self.ino(parent), name.as_bytes()) {
             Ok(s) => reply.entry(&TTL, &self.attr(&s), Generation(u64::from(s.generation))),
             // Node 0 says that there is none, and may be remembered like any other answer.
@@ -190,11 +194,14 @@ impl Filesystem for Front {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        // Others may follow it in the same request.
+        let _turn = self.relay.begin_part();
         // The inode stays on the unlinked list if this fails, and recovery frees it.
         let _ = self.fs.forget(self.ino(ino), nlookup);
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let _turn = self.relay.begin();
         match self.fs.stat(self.ino(ino)) {
             Ok(s) => reply.attr(&TTL, &self.attr(&s)),
             Err(e) => reply.error(errno(&e)),
@@ -219,6 +226,7 @@ impl Filesystem for Front {
         _flags: Option<fuser::BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let _turn = self.relay.begin();
         let time = |t: TimeOrNow| match t {
             TimeOrNow::SpecificTime(t) => timestamp(t),
             TimeOrNow::Now => self.fs.now(),
@@ -241,6 +249,7 @@ impl Filesystem for Front {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
+        let _turn = self.relay.begin();
         let answer = match crate::ioctl::is_for_open_file(call) {
             true => crate::ioctl::answer_open(self.open.get(fh.0).as_deref(), call, input),
             false => crate::ioctl::answer(&self.fs, self.ino(ino), req.uid(), call, input),
@@ -252,6 +261,7 @@ impl Filesystem for Front {
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        let _turn = self.relay.begin();
         match self.fs.readlink(self.ino(ino)) {
             Ok(t) => reply.data(&t),
             Err(e) => reply.error(errno(&e)),
@@ -259,23 +269,28 @@ impl Filesystem for Front {
     }
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        let _turn = self.relay.begin();
         self.entry(self.fs.create(self.ino(parent), name.as_bytes(), Self::make(req, mode, umask, rdev)), reply);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let _turn = self.relay.begin();
         let m = Self::make(req, mode & 0o7777 | 0o040_000, umask, 0);
         self.entry(self.fs.create(self.ino(parent), name.as_bytes(), m), reply);
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.relay.begin();
         Self::empty(self.fs.unlink(self.ino(parent), name.as_bytes()), reply);
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.relay.begin();
         Self::empty(self.fs.rmdir(self.ino(parent), name.as_bytes()), reply);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let _turn = self.relay.begin();
         let made = self.fs.symlink(self.ino(parent), link_name.as_bytes(), target.as_os_str().as_bytes(), req.uid(), req.gid());
         self.entry(made, reply);
     }
@@ -290,6 +305,7 @@ impl Filesystem for Front {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.relay.begin();
         let how = match flags {
             f if f.is_empty() => Rename::Replace,
             RenameFlags::RENAME_NOREPLACE => Rename::NoReplace,
@@ -304,10 +320,12 @@ impl Filesystem for Front {
     }
 
     fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let _turn = self.relay.begin();
         self.entry(self.fs.link(self.ino(ino), self.ino(newparent), newname.as_bytes()), reply);
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let _turn = self.relay.begin();
         // Where the kernel caches, an open file needs nothing here: its hold on the inode keeps it. That it need not ask is remembered.
         if !self.cache.is_ours() {
             return reply.error(Errno::ENOSYS);
@@ -328,11 +346,13 @@ impl Filesystem for Front {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.relay.begin();
         self.open.remove(fh.0);
         reply.ok();
     }
 
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let _turn = self.relay.begin();
         reply.error(Errno::ENOSYS);
     }
 
@@ -347,6 +367,7 @@ impl Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let _turn = self.relay.begin();
         let mut buf = vec![0; size as usize];
         let read = match self.open.get(fh.0) {
             Some(f) => f.read(offset, &mut buf),
@@ -370,6 +391,7 @@ impl Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let _turn = self.relay.begin();
         // For O_APPEND the kernel holds the file and gives the end as the offset.
         let written = match self.open.get(fh.0) {
             Some(f) => f.write(offset, data),
@@ -387,21 +409,25 @@ impl Filesystem for Front {
     }
 
     fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        let _turn = self.relay.begin();
         reply.error(Errno::ENOSYS);
     }
 
     fn fsync(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let _turn = self.relay.begin();
         let (file, ino) = (self.open.get(fh.0), self.ino(ino));
         self.sync(reply, move |fs| file.map_or_else(|| fs.fsync(ino), |f| f.fsync()));
     }
 
     fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let _turn = self.relay.begin();
         // The kernel passes no syncfs on; an fsync of the root stands in for it.
         let (whole, ino) = (ino.0 == ROOT, self.ino(ino));
         self.sync(reply, move |fs| if whole { fs.sync() } else { fs.fsync(ino) });
     }
 
     fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let _turn = self.relay.begin();
         let r = self.fs.readdir(self.ino(ino), offset, &mut |e| {
             let node = if e.ino.0 == self.root { ROOT } else { e.ino.0 };
             !reply.add(INodeNo(node), e.next, entry_kind(e.ftype), OsStr::from_bytes(&e.name))
@@ -413,6 +439,7 @@ impl Filesystem for Front {
     }
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let _turn = self.relay.begin();
         let dir = self.ino(ino);
         let r = self.fs.readdir(dir, offset, &mut |e| {
             let name = OsStr::from_bytes(&e.name);
@@ -441,11 +468,13 @@ impl Filesystem for Front {
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let _turn = self.relay.begin();
         let s = self.fs.statfs();
         reply.statfs(s.blocks, s.free, s.free, s.files, s.files_free, s.block_size, 255, s.block_size);
     }
 
     fn setxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+        let _turn = self.relay.begin();
         if let Some(default) = acl_kind(name) {
             let r = Acl::from_kernel(value).map_err(|what| Error::Invalid { what });
             return Self::empty(r.and_then(|a| self.fs.set_acl(self.ino(ino), default, Some(&a))), reply);
@@ -460,6 +489,7 @@ impl Filesystem for Front {
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let _turn = self.relay.begin();
         let value = match (acl_kind(name), AttrName::parse(name.as_bytes())) {
             (Some(default), _) => self.fs.get_acl(self.ino(ino), default).map(|a| a.to_kernel()),
             (None, Some(n)) => self.fs.get_attr(self.ino(ino), n),
@@ -472,6 +502,7 @@ impl Filesystem for Front {
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let _turn = self.relay.begin();
         match self.fs.list_attrs(self.ino(ino)) {
             Ok(list) => {
                 let mut out = Vec::new();
@@ -492,6 +523,7 @@ impl Filesystem for Front {
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.relay.begin();
         if let Some(default) = acl_kind(name) {
             return Self::empty(self.fs.set_acl(self.ino(ino), default, None), reply);
         }
@@ -500,10 +532,12 @@ impl Filesystem for Front {
     }
 
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        let _turn = self.relay.begin();
         reply.error(Errno::ENOSYS);
     }
 
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
+        let _turn = self.relay.begin();
         let m = Self::make(req, mode & 0o7777 | 0o100_000, umask, 0);
         let made = self.fs.create(self.ino(parent), name.as_bytes(), m);
         let opened = self.held(made).and_then(|s| match self.handle(s.ino, flags, req) {
@@ -518,6 +552,7 @@ impl Filesystem for Front {
     }
 
     fn fallocate(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+        let _turn = self.relay.begin();
         let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
         let what = match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => Allocate::Reserve { keep_size },
@@ -532,6 +567,7 @@ impl Filesystem for Front {
     }
 
     fn lseek(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let _turn = self.relay.begin();
         let what = match whence {
             libc::SEEK_DATA => Seek::Data,
             libc::SEEK_HOLE => Seek::Hole,
@@ -558,6 +594,7 @@ impl Filesystem for Front {
         _flags: fuser::CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let _turn = self.relay.begin();
         match self.fs.copy_range((self.ino(ino_in), offset_in), (self.ino(ino_out), offset_out), len.min(MOST_COPIED)) {
             Ok(n) => reply.written(n as u32),
             Err(e) => reply.error(errno(&e)),

@@ -3,20 +3,29 @@
 //! The kernel module caches names, attributes and data; the volume has one writer, so what it caches holds until it changes
 //! it itself. It checks permissions, too (`default_permissions`). Nothing about the disk is decided here.
 //!
-//! An fsync leaves its thread for a pool, so that any number of them wait together without stalling other requests.
+//! An fsync leaves its thread for a pool, so that any number of them wait together without stalling other requests. Whoever else waits
+//! in the engine is stood in for by another thread (`relay`).
 
 mod attributes;
 mod front;
 mod handles;
 mod ioctl;
 mod pool;
+mod relay;
 
 use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use relay::Relay;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use uxfs::{Fs, IoMode};
+
+/// Threads of a mount, at least, so that so many requests can wait for the device at once.
+const THREADS: usize = 16;
+/// How long a thread that is not needed stays away from the session, which may end meanwhile.
+const REST: Duration = Duration::from_millis(500);
 
 /// Where file data is cached, once. The volume is opened to match: see [`CacheMode::is_ours`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +65,7 @@ pub struct Options {
     pub cache: CacheMode,
     /// How files are read and written that do not say so themselves, where the engine caches.
     pub io_mode: IoMode,
-    /// Receiving threads; 0 for one a CPU.
+    /// Threads that answer requests; 0 for enough. About as many as there are CPUs do so at once, and others while those wait.
     pub threads: usize,
     /// Device files work.
     pub dev: bool,
@@ -127,14 +136,15 @@ pub fn mount(fs: Arc<Fs>, dir: &Path, o: &Options) -> io::Result<Mounted> {
         _ => SessionACL::Owner,
     };
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
-    config.n_threads = Some(if o.threads > 0 { o.threads } else { cpus });
+    let threads = if o.threads > 0 { o.threads } else { THREADS.max(2 * cpus) };
+    config.n_threads = Some(threads);
     // A descriptor a thread spares them a common queue; where /dev/fuse cannot be opened again, they share one.
     config.clone_fd = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     if !config.clone_fd && std::fs::metadata("/dev/fuse").is_ok() {
         // fusermount3 opens it as the user, too.
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "/dev/fuse is closed to this user; as root: chmod 666 /dev/fuse"));
     }
-    let mut session = Session::new(front::Front::new(fs, o.cache, o.io_mode), dir, &config)?;
+    let mut session = Session::new(front::Front::new(fs, o.cache, o.io_mode, Relay::new(threads, cpus, REST)), dir, &config)?;
     let unmounter = Unmounter(session.unmount_callable());
     let session = std::thread::Builder::new().name("uxfs-fuse".into()).spawn(move || session.run())?;
     Ok(Mounted { session, unmounter })

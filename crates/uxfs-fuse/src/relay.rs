@@ -1,0 +1,208 @@
+//! Which threads read requests: about as many as there are CPUs, and others in place of those that wait in the engine.
+//!
+//! Each thread of a session is *reading* (inside the session, waiting for a request), *running* (it answers one), *waiting* in the
+//! engine, or *parked* here after a request, because others read and as many run as there are CPUs.
+//!
+//! 1. Nobody parks who would leave nobody to read, unless every CPU has a thread that runs.
+//! 2. Who takes a request, or begins to wait, and leaves nobody to read calls a parked thread, unless every CPU has one that runs.
+//! 3. Nobody stays parked for long while nothing happens: a session that ends finds all its threads reading.
+
+use parking_lot::{Condvar, Mutex};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use uxfs_sync::{BlockingHook, install_blocking_hook};
+
+/// The threads of a session.
+pub struct Relay {
+    cpus: usize,
+    /// How long a thread stays parked though nobody calls it.
+    longest: Duration,
+    reading: AtomicUsize,
+    running: AtomicUsize,
+    parked: AtomicUsize,
+    /// Parked threads that were called and have not noticed yet.
+    called: Mutex<usize>,
+    call: Condvar,
+}
+
+thread_local! {
+    /// The session whose request this thread answers.
+    static MINE: RefCell<Option<Arc<Relay>>> = const { RefCell::new(None) };
+}
+
+struct Hook;
+
+impl BlockingHook for Hook {
+    fn enter(&self) {
+        MINE.with_borrow(|m| m.iter().for_each(|r| r.stops_running()));
+    }
+    fn leave(&self) {
+        MINE.with_borrow(|m| m.iter().for_each(|r| _ = r.running.fetch_add(1, Ordering::SeqCst)));
+    }
+}
+
+/// Proof that a request is being answered.
+#[must_use]
+pub struct Turn<'a> {
+    relay: &'a Relay,
+    /// There may be more to do for the same request.
+    is_part: bool,
+}
+
+impl Relay {
+    /// For a session of so many threads. A thread stays parked at most for `longest` though nobody calls it.
+    pub fn new(threads: usize, cpus: usize, longest: Duration) -> Arc<Relay> {
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| install_blocking_hook(Box::new(Hook)));
+        let zero = || AtomicUsize::new(0);
+        let (running, parked, reading) = (zero(), zero(), AtomicUsize::new(threads));
+        Arc::new(Relay { cpus, longest, reading, running, parked, called: Mutex::new(0), call: Condvar::new() })
+    }
+
+    /// The calling thread has a request.
+    pub fn begin(self: &Arc<Self>) -> Turn<'_> {
+        self.turn(false)
+    }
+
+    /// The calling thread has a part of a request: it does not park afterwards.
+    pub fn begin_part(self: &Arc<Self>) -> Turn<'_> {
+        self.turn(true)
+    }
+
+    fn turn(self: &Arc<Self>, is_part: bool) -> Turn<'_> {
+        MINE.with_borrow_mut(|m| *m = Some(self.clone()));
+        self.running.fetch_add(1, Ordering::SeqCst);
+        self.reading.fetch_sub(1, Ordering::SeqCst);
+        self.look_for_reader();
+        Turn { relay: self, is_part }
+    }
+
+    fn stops_running(&self) {
+        self.running.fetch_sub(1, Ordering::SeqCst);
+        self.look_for_reader();
+    }
+
+    fn needs_reader(&self) -> bool {
+        self.reading.load(Ordering::SeqCst) == 0 && self.running.load(Ordering::SeqCst) < self.cpus
+    }
+
+    fn look_for_reader(&self) {
+        // Of this look and that of whoever parks, one sees the other.
+        if self.needs_reader() && self.parked.load(Ordering::SeqCst) > 0 {
+            let mut called = self.called.lock();
+            if *called < self.parked.load(Ordering::SeqCst) {
+                *called += 1;
+                self.call.notify_one();
+            }
+        }
+    }
+
+    /// Waits until somebody calls, if others do the work.
+    fn rest(&self) {
+        let (reading, running) = (self.reading.load(Ordering::SeqCst), self.running.load(Ordering::SeqCst));
+        if reading + running < self.cpus || (reading == 0 && running < self.cpus) {
+            return;
+        }
+        let mut called = self.called.lock();
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        if !self.needs_reader() && *called == 0 {
+            self.call.wait_for(&mut called, self.longest);
+        }
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+        *called = called.saturating_sub(1);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        MINE.with_borrow_mut(|m| *m = None);
+        self.relay.running.fetch_sub(1, Ordering::SeqCst);
+        if !self.is_part {
+            self.relay.rest();
+        }
+        self.relay.reading.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread::JoinHandle;
+    use std::time::Instant;
+
+    type Request = Option<Receiver<()>>;
+    const FOREVER: Duration = Duration::from_secs(3600);
+
+    /// A session: threads that take requests from a queue; some wait for a message.
+    fn serve(threads: usize, cpus: usize, longest: Duration, requests: Receiver<Request>) -> (Arc<Relay>, Vec<JoinHandle<u64>>) {
+        let (relay, queue) = (Relay::new(threads, cpus, longest), Arc::new(Mutex::new(requests)));
+        let start = |_| {
+            let (relay, queue) = (relay.clone(), queue.clone());
+            std::thread::spawn(move || {
+                let mut answered = 0;
+                loop {
+                    let Ok(request) = queue.lock().recv() else { return answered };
+                    let _turn = relay.begin();
+                    if let Some(until) = request {
+                        let _ = uxfs_sync::blocking(|| until.recv());
+                    }
+                    answered += 1;
+                }
+            })
+        };
+        let all = (0..threads).map(start).collect();
+        (relay, all)
+    }
+
+    fn parked(r: &Relay) -> usize {
+        r.parked.load(Ordering::SeqCst)
+    }
+
+    fn reading(r: &Relay) -> usize {
+        r.reading.load(Ordering::SeqCst)
+    }
+
+    fn wait_until(what: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !what() {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn who_waits_is_stood_in_for_and_others_rest() {
+        let (ask, requests) = channel();
+        let (relay, _) = serve(8, 2, FOREVER, requests);
+        // As long as nobody waits, two do the work.
+        wait_until(|| {
+            ask.send(None).unwrap();
+            parked(&relay) == 6
+        });
+        for n in 1..8 {
+            // One more waits, and one more reads in its place, until the last one.
+            let (go, until) = channel();
+            ask.send(Some(until)).unwrap();
+            wait_until(|| reading(&relay) > 0 && relay.running.load(Ordering::SeqCst) == 0 && reading(&relay) + parked(&relay) == 8 - n);
+            std::mem::forget(go);
+        }
+        assert_eq!((reading(&relay), parked(&relay)), (1, 0));
+    }
+
+    #[test]
+    fn a_session_that_ends_finds_all_its_threads() {
+        let (ask, requests) = channel();
+        let (relay, all) = serve(8, 2, Duration::from_millis(20), requests);
+        wait_until(|| {
+            ask.send(None).unwrap();
+            parked(&relay) > 0
+        });
+        drop(ask);
+        all.into_iter().for_each(|t| assert!(t.join().is_ok()));
+        assert_eq!((reading(&relay), parked(&relay)), (8, 0));
+    }
+}
