@@ -1,5 +1,6 @@
 //! Puts an open volume together: superblock, recovery, workers, unmount.
 
+mod budget;
 mod describe;
 mod devices;
 mod grow;
@@ -37,7 +38,7 @@ pub struct Options {
     pub read_only: bool,
     /// A dirty log is ignored: only with `read_only`, and what is read may be stale.
     pub norecovery: bool,
-    /// Bytes of memory for buffers and dirty data.
+    /// Bytes of memory for buffers and file data; by default [`DEFAULT_MEMORY`], or a quarter of what this process may take.
     pub memory: usize,
     /// File data stays in memory after it was read or written back, while there is room. Where somebody above keeps it already, as
     /// FUSE's page cache does, once is enough.
@@ -71,7 +72,7 @@ impl Default for Options {
         Options {
             read_only: false,
             norecovery: false,
-            memory: DEFAULT_MEMORY,
+            memory: budget::default_memory(),
             cache: true,
             io_lock: IoLock::default(),
             drop_behind: DropBehind::default(),
@@ -99,7 +100,7 @@ pub enum ReaddirCopy {
 
 uxfs_sync::named!(ReaddirCopy { PerEntry = "per-entry", Batch = "batch" });
 
-/// Memory by default: enough for a busy volume, a small part of any machine.
+/// Memory by default, at most: enough for a busy volume.
 pub const DEFAULT_MEMORY: usize = 256 << 20;
 /// The least that works: a checkpoint, its buffers, and some dirty data.
 pub const LEAST_MEMORY: usize = 16 << 20;
