@@ -2,6 +2,7 @@
 
 use crate::beside::together;
 use crate::peers::file;
+use crate::scratch;
 use crate::table::Table;
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use uxfs::{Domain, DropBehind, Fs, How, IoMode, Options};
 use uxfs_device::timed::{PRESETS, Timed};
-use uxfs_device::{DeviceRef, FileDevice, Memory, OpenMode};
+use uxfs_device::{DeviceRef, Memory};
 use uxfs_sync::Chance;
 
 /// What is compared.
@@ -69,16 +70,7 @@ struct Place<'a> {
 impl Place<'_> {
     fn open(&self, way: Way) -> Result<Fs> {
         let base: DeviceRef = match (self.preset, &self.plan.dir) {
-            (None, Some(dir)) => {
-                let path = dir.join("uxfs-bench-drop-behind.img");
-                let _ = std::fs::remove_file(&path);
-                let f = std::fs::File::create(&path)?;
-                f.set_len(VOLUME)?;
-                let dev = FileDevice::open(&path, OpenMode::ReadWrite)?;
-                // It goes when it is closed.
-                std::fs::remove_file(&path)?;
-                Arc::new(dev)
-            }
+            (None, Some(dir)) => scratch::in_file(dir, VOLUME)?,
             _ => Arc::new(Memory::new(VOLUME)),
         };
         uxfs_mkfs::format(&base, &uxfs_mkfs::Options::new(VOLUME, uxfs_mkfs::UuidGenerator::random()?))?;

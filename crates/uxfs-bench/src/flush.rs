@@ -3,8 +3,10 @@
 //! Time is dilated: the device is slower by a factor, and so are the threads that work, by as much CPU as they used. Two threads
 //! stand for as many CPUs as are asked for. What the journal's own threads compute is not stretched.
 
+use crate::scratch;
 use crate::table::Table;
 use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -24,6 +26,8 @@ pub struct Plan {
     pub cpus: f64,
     /// Bytes of the log.
     pub log: u64,
+    /// Where a volume in a file goes, if there is to be one.
+    pub dir: Option<PathBuf>,
     /// Names of the presets.
     pub presets: Vec<String>,
 }
@@ -32,7 +36,25 @@ const THREADS: u64 = 2;
 /// Operations between two pauses.
 const STRIDE: u64 = 64;
 
-/// A volume on a modelled device.
+/// What a volume lies on.
+#[derive(Clone, Copy)]
+enum On<'a> {
+    /// A modelled device.
+    Model(Timing),
+    /// A file in a folder, which takes what time it takes.
+    File(&'a Path),
+}
+
+impl On<'_> {
+    fn name(self) -> &'static str {
+        match self {
+            On::Model(t) => t.name,
+            On::File(_) => "a file",
+        }
+    }
+}
+
+/// A volume.
 struct Bench {
     fs: Fs,
     dev: Arc<Timed>,
@@ -73,15 +95,24 @@ fn file() -> Make {
 }
 
 impl Bench {
-    fn new(timing: Timing, journal: JournalConfig, p: &Plan) -> Result<Bench> {
+    fn new(on: On<'_>, journal: JournalConfig, p: &Plan) -> Result<Bench> {
         let size = 16 << 30;
-        let base: DeviceRef = Arc::new(Memory::new(size));
+        let base: DeviceRef = match on {
+            On::Model(_) => Arc::new(Memory::new(size)),
+            On::File(dir) => scratch::in_file(dir, size)?,
+        };
         let o = uxfs_mkfs::Options { log_size: Some(p.log), ..uxfs_mkfs::Options::new(size, [5; 16]) };
         uxfs_mkfs::format(&*base, &o)?;
-        let dev = Arc::new(Timed::new(base, timing, p.factor));
+        let (dev, plan) = match on {
+            On::Model(timing) => {
+                let cpu = p.factor * THREADS as f64 / p.cpus;
+                (Timed::new(base, timing, p.factor), Times { factor: p.factor, cpu })
+            }
+            On::File(_) => (Timed::counted(base), Times { factor: 1.0, cpu: 1.0 }),
+        };
+        let dev = Arc::new(dev);
         let fs = Fs::open(dev.clone(), Options { journal, commit: 0, memory: 1 << 30, ..Options::default() })?;
-        let cpu = p.factor * THREADS as f64 / p.cpus;
-        Ok(Bench { fs, dev, plan: Times { factor: p.factor, cpu } })
+        Ok(Bench { fs, dev, plan })
     }
 
     fn stat(&self, name: &str) -> u64 {
@@ -139,8 +170,8 @@ struct Round {
     bandwidth: f64,
 }
 
-fn round(timing: Timing, journal: &JournalConfig, p: &Plan) -> Result<Round> {
-    let b = Bench::new(timing, journal.clone(), p)?;
+fn round(on: On<'_>, journal: &JournalConfig, p: &Plan) -> Result<Round> {
+    let b = Bench::new(on, journal.clone(), p)?;
     let dirs = b.dirs(THREADS)?;
     let name = |i: u64| format!("file{i:08}");
     let t = b.spread(p.creates, &dirs, |d, i| b.fs.create(d, name(i).as_bytes(), file()).map(drop))?;
@@ -180,18 +211,20 @@ fn mean(v: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     (m, (v.map(|x| (x - m).powi(2)).sum::<f64>() / n).sqrt())
 }
 
-/// The variants, and the one by default on a device whose flushes cost nothing.
-fn variants(timing: Timing) -> Vec<(String, Timing, JournalFlush)> {
-    let free = Timing { flush: 0, fua: Some(timing.write), ..timing };
-    let mut all: Vec<_> = JournalFlush::ALL.into_iter().map(|f| (f.to_string(), timing, f)).collect();
-    all.push(("flushes free".into(), free, JournalFlush::StableTail));
+/// The variants, and the one by default on a modelled device whose flushes cost nothing.
+fn variants(on: On<'_>) -> Vec<(String, On<'_>, JournalFlush)> {
+    let mut all: Vec<_> = JournalFlush::ALL.into_iter().map(|f| (f.to_string(), on, f)).collect();
+    if let On::Model(timing) = on {
+        let free = Timing { flush: 0, fua: Some(timing.write), ..timing };
+        all.push(("flushes free".into(), On::Model(free), JournalFlush::StableTail));
+    }
     all
 }
 
 /// Creates and removes at both sizes of log buffers.
-fn tables(timing: Timing, p: &Plan) -> Result<()> {
+fn tables(on: On<'_>, p: &Plan) -> Result<()> {
     let title =
-        format!("{}: {} creates and removes, {} CPUs, log of {} MiB, {} rounds", timing.name, p.creates, p.cpus, p.log >> 20, p.rounds);
+        format!("{}: {} creates and removes, {} CPUs, log of {} MiB, {} rounds", on.name(), p.creates, p.cpus, p.log >> 20, p.rounds);
     let mut t = Table::new(
         &title,
         &[
@@ -199,7 +232,7 @@ fn tables(timing: Timing, p: &Plan) -> Result<()> {
             "log buffers",
             "creates/s",
             "± ",
-            "best of free's",
+            "best of the last's",
             "rm/s",
             "log writes/s",
             "writes:noiclogs",
@@ -208,18 +241,19 @@ fn tables(timing: Timing, p: &Plan) -> Result<()> {
             "fua/checkpoint",
             "flushes/create",
             "log bytes/create",
-            "push, of device",
+            "push, MB/s",
+            "of device",
         ],
     );
     for bufsize in [32 << 10, 256 << 10] {
-        let all = variants(timing);
+        let all = variants(on);
         let mut rows: Vec<(String, Vec<Round>)> = all.iter().map(|v| (v.0.clone(), Vec::new())).collect();
         // Round by round, so that what else the machine does meets all of them.
         for _ in 0..p.rounds {
-            for ((_, timing, flush), row) in all.iter().zip(&mut rows) {
+            for ((_, on, flush), row) in all.iter().zip(&mut rows) {
                 // Checkpoints as long as the log allows: how much memory they pin is not the matter here.
                 let journal = JournalConfig { bufsize, flush: *flush, limit: CheckpointLimit::Window, ..JournalConfig::default() };
-                row.1.push(round(*timing, &journal, p)?);
+                row.1.push(round(*on, &journal, p)?);
             }
         }
         let best = |r: &[Round]| r.iter().map(|x| x.creates).fold(0.0, f64::max);
@@ -241,7 +275,11 @@ fn tables(timing: Timing, p: &Plan) -> Result<()> {
                 format!("{:.2}", m(|x| x.fua)),
                 format!("{:.5}", m(|x| x.per_create)),
                 format!("{:.0}", m(|x| x.log_bytes)),
-                format!("{:.2}", m(|x| x.bandwidth) / timing.bandwidth as f64),
+                format!("{:.0}", m(|x| x.bandwidth)),
+                match on {
+                    On::Model(t) => format!("{:.2}", m(|x| x.bandwidth) / t.bandwidth as f64),
+                    On::File(_) => String::new(),
+                },
             ]);
         }
     }
@@ -249,13 +287,13 @@ fn tables(timing: Timing, p: &Plan) -> Result<()> {
 }
 
 /// What one force costs: each thread makes a file, writes 4 KiB, and waits until it is durable.
-fn forces(timing: Timing, p: &Plan) -> Result<()> {
-    let title = format!("{}: create, write 4 KiB, fsync; times in the model", timing.name);
+fn forces(on: On<'_>, p: &Plan) -> Result<()> {
+    let title = format!("{}: create, write 4 KiB, fsync; times in the model", on.name());
     let mut t =
         Table::new(&title, &["policy", "threads", "fsync/s", "flushes/fsync", "p50 us", "p99 us", "p99.9 us", "blocked ms a thread"]);
-    for (name, timing, flush) in variants(timing) {
+    for (name, on, flush) in variants(on) {
         for threads in [1u64, 8, 32] {
-            let b = Bench::new(timing, JournalConfig { flush, ..JournalConfig::default() }, p)?;
+            let b = Bench::new(on, JournalConfig { flush, ..JournalConfig::default() }, p)?;
             let dirs = b.dirs(threads)?;
             b.fs.sync()?;
             let n = 64 * threads.max(8);
@@ -297,9 +335,9 @@ fn curve(p: &Plan) -> Result<()> {
     for flush in [0, 100, 300, 1000, 2000, 4000] {
         let timing = Timing { flush, ..NVME };
         // A log of 16 MiB: what gathers while one checkpoint is written is soon too much.
-        let small = Plan { log: 16 << 20, presets: Vec::new(), ..*p };
+        let small = Plan { log: 16 << 20, dir: None, presets: Vec::new(), ..*p };
         let one = |flush| -> Result<f64> {
-            let b = Bench::new(timing, JournalConfig { flush, ..JournalConfig::default() }, &small)?;
+            let b = Bench::new(On::Model(timing), JournalConfig { flush, ..JournalConfig::default() }, &small)?;
             let dirs = b.dirs(THREADS)?;
             let t = b.spread(p.creates, &dirs, |d, i| b.fs.create(d, format!("file{i:08}").as_bytes(), file()).map(drop))?;
             Ok(p.creates as f64 / t)
@@ -319,13 +357,17 @@ pub fn run(p: &Plan) -> Result<()> {
     if p.presets.iter().any(|n| n == "curve") {
         return curve(p);
     }
-    for name in &p.presets {
+    for name in p.presets.iter().filter(|n| *n != "none") {
         let found = PRESETS.into_iter().find(|t| t.name == name);
         ensure!(found.is_some(), "{name} is none of {}", PRESETS.map(|t| t.name).join(", "));
         if let Some(t) = found {
-            tables(t, p)?;
-            forces(t, p)?;
+            tables(On::Model(t), p)?;
+            forces(On::Model(t), p)?;
         }
     }
-    curve(p)
+    if let Some(dir) = &p.dir {
+        tables(On::File(dir), p)?;
+        forces(On::File(dir), p)?;
+    }
+    if p.presets.iter().any(|n| n == "none") { Ok(()) } else { curve(p) }
 }

@@ -13,6 +13,7 @@ mod limit;
 mod loadfile;
 mod null;
 mod peers;
+mod scratch;
 mod table;
 
 use anyhow::Result;
@@ -54,7 +55,10 @@ enum What {
         /// MiB of the log
         #[arg(long, default_value_t = 64)]
         log: u64,
-        /// Presets: hdd-array, sata-ssd, nvme, nvme-plp
+        /// Where a volume in a file goes: compares there, too, as fast as that is
+        #[arg(long)]
+        dir: Option<PathBuf>,
+        /// Presets: hdd-array, sata-ssd, nvme, nvme-plp; curve for the curve alone, none for a file alone
         #[arg(default_values_t = ["nvme".to_string(), "sata-ssd".to_string()])]
         presets: Vec<String>,
     },
@@ -81,6 +85,9 @@ enum What {
         /// Seconds of each
         #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
         seconds: u64,
+        /// Where a volume in a file goes: compares there, too, with the kernel's XFS (needs root)
+        #[arg(long)]
+        dir: Option<PathBuf>,
     },
     /// Who writes back what is dropped behind its writer: all variants beside buffered and direct writes, in one run
     DropBehind {
@@ -122,11 +129,11 @@ enum What {
 fn main() -> Result<()> {
     match Args::parse().what {
         What::Peers { dir, parts } => peers::run(&dir, &parts),
-        What::IoLock { seconds } => iolock::run(seconds),
+        What::IoLock { seconds, dir } => iolock::run(seconds, dir.as_deref()),
         What::BigLock { seconds, load } => biglock::run(&biglock::Plan { seconds, load }),
         What::DropBehind { factor, seconds, dir, presets } => behind::run(&behind::Plan { presets, factor, seconds, dir }),
-        What::JournalFlush { creates, rounds, factor, cpus, log, presets } => {
-            flush::run(&flush::Plan { creates, rounds, factor, cpus, log: log << 20, presets })
+        What::JournalFlush { creates, rounds, factor, cpus, log, dir, presets } => {
+            flush::run(&flush::Plan { creates, rounds, factor, cpus, log: log << 20, dir, presets })
         }
         What::CheckpointLimit { creates, threads, log, rounds, dir } => {
             limit::run(&dir, limit::Plan { creates, threads, log: log << 20, rounds })

@@ -61,7 +61,8 @@ impl Asked {
 /// Passes everything on to `base` and lets it take its time, times a factor: what is too short for the host to sleep is stretched.
 pub struct Timed {
     base: DeviceRef,
-    timing: Timing,
+    /// Nothing, if it is only to count.
+    timing: Option<Timing>,
     factor: f64,
     /// When the way to the medium is free again.
     free: Mutex<Option<Instant>>,
@@ -73,6 +74,15 @@ pub struct Timed {
 impl Timed {
     /// Makes `base` as slow as `timing` says, times `factor`.
     pub fn new(base: DeviceRef, timing: Timing, factor: f64) -> Timed {
+        Timed::with(base, Some(timing), factor)
+    }
+
+    /// Counts what `base` is asked for, which takes what time it takes.
+    pub fn counted(base: DeviceRef) -> Timed {
+        Timed::with(base, None, 1.0)
+    }
+
+    fn with(base: DeviceRef, timing: Option<Timing>, factor: f64) -> Timed {
         Timed { base, timing, factor, free: Mutex::default(), one_flush: Mutex::default(), asked: Asked::default() }
     }
 
@@ -80,9 +90,11 @@ impl Timed {
         Duration::from_secs_f64(micros * self.factor / 1e6)
     }
 
-    /// Waits as `n` requests of `bytes` in all take, each of which needs `latency`.
-    fn pass(&self, n: u64, bytes: u64, latency: u64) {
-        let moved = self.span(bytes as f64 / self.timing.bandwidth as f64);
+    /// Waits as `n` requests of `bytes` in all take, each of which needs a latency.
+    fn pass(&self, n: u64, bytes: u64, latency: impl Fn(&Timing) -> u64) {
+        let Some(timing) = &self.timing else { return };
+        let latency = latency(timing);
+        let moved = self.span(bytes as f64 / timing.bandwidth as f64);
         let done = {
             let mut free = self.free.lock();
             let now = Instant::now();
@@ -90,7 +102,7 @@ impl Timed {
             *free = Some(done);
             done
         };
-        let until = done + self.span((latency * n.div_ceil(self.timing.depth)) as f64);
+        let until = done + self.span((latency * n.div_ceil(timing.depth)) as f64);
         std::thread::sleep(until.saturating_duration_since(Instant::now()));
     }
 }
@@ -103,7 +115,7 @@ impl Device for Timed {
         self.base.sector_bytes()
     }
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.pass(1, buf.len() as u64, self.timing.read);
+        self.pass(1, buf.len() as u64, |t| t.read);
         self.base.read(offset, buf)
     }
     fn write(&self, offset: u64, data: &[u8], flags: WriteFlags) -> io::Result<()> {
@@ -113,14 +125,13 @@ impl Device for Timed {
         let began = Instant::now();
         self.asked.writes.fetch_add(1, Relaxed);
         self.asked.bytes.fetch_add(data.len() as u64, Relaxed);
-        let latency = if flags.fua { self.timing.fua.unwrap_or(self.timing.write) } else { self.timing.write };
-        self.pass(1, data.len() as u64, latency);
-        self.base.write(offset, data, WriteFlags::default())?;
-        if flags.fua {
-            self.asked.fua.fetch_add(1, Relaxed);
-            if self.timing.fua.is_none() {
-                self.flush()?;
-            }
+        self.asked.fua.fetch_add(u64::from(flags.fua), Relaxed);
+        self.pass(1, data.len() as u64, |t| if flags.fua { t.fua.unwrap_or(t.write) } else { t.write });
+        // The model's cache is what makes it durable, not the base.
+        let fua = flags.fua && self.timing.is_none();
+        self.base.write(offset, data, WriteFlags { fua, ..WriteFlags::default() })?;
+        if flags.fua && self.timing.is_some_and(|t| t.fua.is_none()) {
+            self.flush()?;
         }
         self.asked.wrote(began);
         Ok(())
@@ -130,7 +141,7 @@ impl Device for Timed {
         let bytes = requests.iter().map(|r| r.data.len() as u64).sum();
         self.asked.writes.fetch_add(requests.len() as u64, Relaxed);
         self.asked.bytes.fetch_add(bytes, Relaxed);
-        self.pass(requests.len() as u64, bytes, self.timing.write);
+        self.pass(requests.len() as u64, bytes, |t| t.write);
         let done = self.base.write_many(requests, class);
         self.asked.wrote(began);
         done
@@ -138,7 +149,7 @@ impl Device for Timed {
     fn flush(&self) -> io::Result<()> {
         let _one = self.one_flush.lock();
         self.asked.flushes.fetch_add(1, Relaxed);
-        std::thread::sleep(self.span(self.timing.flush as f64));
+        std::thread::sleep(self.span(self.timing.map_or(0, |t| t.flush) as f64));
         self.base.flush()
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
