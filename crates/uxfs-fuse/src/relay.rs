@@ -23,8 +23,14 @@ pub struct Relay {
     reading: AtomicUsize,
     running: AtomicUsize,
     parked: AtomicUsize,
-    /// Parked threads that were called and have not noticed yet.
-    called: Mutex<usize>,
+    /// Those that are parked. The last one is called first: its buffers are warm.
+    bench: Mutex<Vec<Arc<Seat>>>,
+}
+
+/// Where a parked thread waits.
+#[derive(Default)]
+struct Seat {
+    called: Mutex<bool>,
     call: Condvar,
 }
 
@@ -59,7 +65,7 @@ impl Relay {
         HOOK.call_once(|| install_blocking_hook(Box::new(Hook)));
         let zero = || AtomicUsize::new(0);
         let (running, parked, reading) = (zero(), zero(), AtomicUsize::new(threads));
-        Arc::new(Relay { cpus, longest, reading, running, parked, called: Mutex::new(0), call: Condvar::new() })
+        Arc::new(Relay { cpus, longest, reading, running, parked, bench: Mutex::default() })
     }
 
     /// The calling thread has a request.
@@ -92,27 +98,42 @@ impl Relay {
     fn look_for_reader(&self) {
         // Of this look and that of whoever parks, one sees the other.
         if self.needs_reader() && self.parked.load(Ordering::SeqCst) > 0 {
-            let mut called = self.called.lock();
-            if *called < self.parked.load(Ordering::SeqCst) {
-                *called += 1;
-                self.call.notify_one();
-            }
+            let Some(seat) = self.leave_bench(|bench| bench.pop()) else { return };
+            *seat.called.lock() = true;
+            seat.call.notify_one();
         }
     }
 
-    /// Waits until somebody calls, if others do the work.
+    /// Takes a thread off the bench, which counts as one that reads from now on.
+    fn leave_bench(&self, take: impl FnOnce(&mut Vec<Arc<Seat>>) -> Option<Arc<Seat>>) -> Option<Arc<Seat>> {
+        let mut bench = self.bench.lock();
+        let seat = take(&mut bench)?;
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+        self.reading.fetch_add(1, Ordering::SeqCst);
+        Some(seat)
+    }
+
+    /// Waits until somebody calls, if others do the work. Then the calling thread counts as one that reads.
     fn rest(&self) {
         let (reading, running) = (self.reading.load(Ordering::SeqCst), self.running.load(Ordering::SeqCst));
         if reading + running < self.cpus || (reading == 0 && running < self.cpus) {
+            self.reading.fetch_add(1, Ordering::SeqCst);
             return;
         }
-        let mut called = self.called.lock();
+        let seat = Arc::new(Seat::default());
+        self.bench.lock().push(seat.clone());
         self.parked.fetch_add(1, Ordering::SeqCst);
-        if !self.needs_reader() && *called == 0 {
-            self.call.wait_for(&mut called, self.longest);
+        if !self.needs_reader() {
+            let mut called = seat.called.lock();
+            if !*called {
+                seat.call.wait_for(&mut called, self.longest);
+            }
         }
-        self.parked.fetch_sub(1, Ordering::SeqCst);
-        *called = called.saturating_sub(1);
+        // Unless somebody has called.
+        self.leave_bench(|bench| {
+            let mine = bench.iter().position(|s| Arc::ptr_eq(s, &seat))?;
+            Some(bench.remove(mine))
+        });
     }
 }
 
@@ -120,10 +141,11 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         MINE.with_borrow_mut(|m| *m = None);
         self.relay.running.fetch_sub(1, Ordering::SeqCst);
-        if !self.is_part {
+        if self.is_part {
+            self.relay.reading.fetch_add(1, Ordering::SeqCst);
+        } else {
             self.relay.rest();
         }
-        self.relay.reading.fetch_add(1, Ordering::SeqCst);
     }
 }
 
