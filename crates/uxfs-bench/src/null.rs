@@ -159,7 +159,8 @@ impl Filesystem for Null {
 pub fn serve(dir: &Path, writeback: bool) -> Result<()> {
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName("null".into()), MountOption::DefaultPermissions];
-    config.n_threads = Some(std::thread::available_parallelism().map_or(1, |n| n.get()));
+    // As many as a mount of ours has.
+    config.n_threads = Some(std::thread::available_parallelism().map_or(1, |n| n.get()).max(8) * 2);
     config.clone_fd = true;
     Session::new(Null { next: AtomicU64::new(2), writeback }, dir, &config)?.run()?;
     Ok(())
