@@ -223,8 +223,11 @@ fn variants(on: On<'_>) -> Vec<(String, On<'_>, JournalFlush)> {
 
 /// Creates and removes at both sizes of log buffers.
 fn tables(on: On<'_>, p: &Plan) -> Result<()> {
-    let title =
-        format!("{}: {} creates and removes, {} CPUs, log of {} MiB, {} rounds", on.name(), p.creates, p.cpus, p.log >> 20, p.rounds);
+    let cpus = match on {
+        On::Model(_) => format!(" {} CPUs,", p.cpus),
+        On::File(_) => String::new(),
+    };
+    let title = format!("{}: {} creates and removes,{cpus} log of {} MiB, {} rounds", on.name(), p.creates, p.log >> 20, p.rounds);
     let mut t = Table::new(
         &title,
         &[
@@ -288,7 +291,7 @@ fn tables(on: On<'_>, p: &Plan) -> Result<()> {
 
 /// What one force costs: each thread makes a file, writes 4 KiB, and waits until it is durable.
 fn forces(on: On<'_>, p: &Plan) -> Result<()> {
-    let title = format!("{}: create, write 4 KiB, fsync; times in the model", on.name());
+    let title = format!("{}: create, write 4 KiB, fsync", on.name());
     let mut t =
         Table::new(&title, &["policy", "threads", "fsync/s", "flushes/fsync", "p50 us", "p99 us", "p99.9 us", "blocked ms a thread"]);
     for (name, on, flush) in variants(on) {
