@@ -34,11 +34,18 @@ fn is_own(dir: &Path, uid: u32) -> bool {
 }
 
 /// The socket of a mount while it is served; removed when dropped.
-pub struct Control(PathBuf);
+pub struct Control {
+    path: PathBuf,
+    /// The socket's own inode number.
+    ino: u64,
+}
 
 impl Drop for Control {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        // The mount is gone by now, and its number may be another one's, whose socket lies here.
+        if self.path.symlink_metadata().is_ok_and(|m| m.ino() == self.ino) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -55,13 +62,14 @@ impl Control {
         // What is left of a server that was killed: its mount is gone, or its number would not be ours.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).with_context(|| path.display().to_string())?;
+        let ino = path.symlink_metadata()?.ino();
         std::thread::Builder::new().name("uxfs-control".into()).spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 // A client that goes away, or is too slow, gets no answer.
                 let _ = answer(&fs, client);
             }
         })?;
-        Ok(Control(path))
+        Ok(Control { path, ino })
     }
 }
 
@@ -129,4 +137,28 @@ pub fn stats(dir: &Path, json: bool, out: &mut impl Write) -> Result<()> {
     let rows = said["stats"].as_object().context("its server does not say what was asked")?;
     rows.iter().try_for_each(|(k, v)| writeln!(out, "{k:<20} {v}"))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uxfs_device::{DeviceRef, Memory};
+
+    #[test]
+    fn a_server_that_ends_leaves_the_socket_of_the_next_one() {
+        let size = 300 << 20;
+        let dev: DeviceRef = Arc::new(Memory::new(size));
+        uxfs_mkfs::format(&dev, &uxfs_mkfs::Options::new(size, [5; 16])).unwrap();
+        let fs = Arc::new(Fs::open(dev, uxfs::Options::default()).unwrap());
+        let number = format!("test-{}", std::process::id());
+        let uid = rustix::process::geteuid().as_raw();
+        let old = Control::serve(fs.clone(), &number).unwrap();
+        let new = Control::serve(fs.clone(), &number).unwrap();
+        drop(old);
+        assert!(ask(&number, uid, "stats").unwrap().get("stats").is_some());
+        let path = new.path.clone();
+        drop(new);
+        assert!(!path.exists());
+        fs.close().unwrap();
+    }
 }

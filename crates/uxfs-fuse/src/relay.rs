@@ -5,13 +5,14 @@
 //!
 //! 1. Nobody parks who would leave nobody to read, unless every CPU has a thread that runs.
 //! 2. Who takes a request, or begins to wait, and leaves nobody to read calls a parked thread, unless every CPU has one that runs.
-//! 3. Nobody stays parked for long while nothing happens: a session that ends finds all its threads reading.
+//! 3. The first thread that leaves the session after it had a request calls all that are parked: the session ends. Nobody stays so
+//!    for long anyway.
 
 use parking_lot::{Condvar, Mutex};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::Once;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use uxfs_sync::{BlockingHook, install_blocking_hook};
 
@@ -25,6 +26,7 @@ pub struct Relay {
     parked: AtomicUsize,
     /// Those that are parked. The last one is called first: its buffers are warm.
     bench: Mutex<Vec<Arc<Seat>>>,
+    ended: AtomicBool,
 }
 
 /// Where a parked thread waits.
@@ -35,18 +37,27 @@ struct Seat {
 }
 
 thread_local! {
-    /// The session whose request this thread answers.
-    static MINE: RefCell<Option<Arc<Relay>>> = const { RefCell::new(None) };
+    /// The session that this thread belongs to, since its first request.
+    static MINE: RefCell<Option<Member>> = const { RefCell::new(None) };
+}
+
+/// A thread of a session: it ends with it.
+struct Member(Arc<Relay>);
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }
 
 struct Hook;
 
 impl BlockingHook for Hook {
     fn enter(&self) {
-        MINE.with_borrow(|m| m.iter().for_each(|r| r.stops_running()));
+        MINE.with_borrow(|m| m.iter().for_each(|r| r.0.stops_running()));
     }
     fn leave(&self) {
-        MINE.with_borrow(|m| m.iter().for_each(|r| _ = r.running.fetch_add(1, Ordering::SeqCst)));
+        MINE.with_borrow(|m| m.iter().for_each(|r| _ = r.0.running.fetch_add(1, Ordering::SeqCst)));
     }
 }
 
@@ -65,7 +76,7 @@ impl Relay {
         HOOK.call_once(|| install_blocking_hook(Box::new(Hook)));
         let zero = || AtomicUsize::new(0);
         let (running, parked, reading) = (zero(), zero(), AtomicUsize::new(threads));
-        Arc::new(Relay { cpus, longest, reading, running, parked, bench: Mutex::default() })
+        Arc::new(Relay { cpus, longest, reading, running, parked, bench: Mutex::default(), ended: AtomicBool::new(false) })
     }
 
     /// The calling thread has a request.
@@ -79,7 +90,7 @@ impl Relay {
     }
 
     fn turn(self: &Arc<Self>, is_part: bool) -> Turn<'_> {
-        MINE.with_borrow_mut(|m| *m = Some(self.clone()));
+        MINE.with_borrow_mut(|m| _ = m.get_or_insert_with(|| Member(self.clone())));
         self.running.fetch_add(1, Ordering::SeqCst);
         self.reading.fetch_sub(1, Ordering::SeqCst);
         self.look_for_reader();
@@ -98,10 +109,22 @@ impl Relay {
     fn look_for_reader(&self) {
         // Of this look and that of whoever parks, one sees the other.
         if self.needs_reader() && self.parked.load(Ordering::SeqCst) > 0 {
-            let Some(seat) = self.leave_bench(|bench| bench.pop()) else { return };
-            *seat.called.lock() = true;
-            seat.call.notify_one();
+            self.call();
         }
+    }
+
+    /// Calls the thread that parked last; false if there is none.
+    fn call(&self) -> bool {
+        let Some(seat) = self.leave_bench(|bench| bench.pop()) else { return false };
+        *seat.called.lock() = true;
+        seat.call.notify_one();
+        true
+    }
+
+    /// A thread leaves the session: the others are to see that it ends.
+    fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        while self.call() {}
     }
 
     /// Takes a thread off the bench, which counts as one that reads from now on.
@@ -123,7 +146,7 @@ impl Relay {
         let seat = Arc::new(Seat::default());
         self.bench.lock().push(seat.clone());
         self.parked.fetch_add(1, Ordering::SeqCst);
-        if !self.needs_reader() {
+        if !self.needs_reader() && !self.ended.load(Ordering::SeqCst) {
             let mut called = seat.called.lock();
             if !*called {
                 seat.call.wait_for(&mut called, self.longest);
@@ -139,7 +162,6 @@ impl Relay {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        MINE.with_borrow_mut(|m| *m = None);
         self.relay.running.fetch_sub(1, Ordering::SeqCst);
         if self.is_part {
             self.relay.reading.fetch_add(1, Ordering::SeqCst);
@@ -165,6 +187,8 @@ mod tests {
         let start = |_| {
             let (relay, queue) = (relay.clone(), queue.clone());
             std::thread::spawn(move || {
+                // From here on the session knows it, and it tells the others when it leaves.
+                drop(relay.begin_part());
                 let mut answered = 0;
                 loop {
                     let Ok(request) = queue.lock().recv() else { return answered };
@@ -218,7 +242,7 @@ mod tests {
     #[test]
     fn a_session_that_ends_finds_all_its_threads() {
         let (ask, requests) = channel();
-        let (relay, all) = serve(8, 2, Duration::from_millis(20), requests);
+        let (relay, all) = serve(8, 2, FOREVER, requests);
         wait_until(|| {
             ask.send(None).unwrap();
             parked(&relay) > 0
