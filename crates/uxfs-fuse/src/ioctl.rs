@@ -69,12 +69,11 @@ pub fn is_for_open_file(call: u32) -> bool {
 pub fn answer_open(file: Option<&OpenFile>, call: u32, input: &[u8]) -> Result<Vec<u8>, Errno> {
     let file = file.ok_or(Errno::ENOTTY)?;
     if call == request::SETIOMODE {
-        let mode = word(input, 0).and_then(|n| IoMode::ALL.get(n as usize)).ok_or(Errno::EINVAL)?;
-        file.set_mode(*mode);
+        let mode = word(input, 0).and_then(IoMode::of_number).ok_or(Errno::EINVAL)?;
+        file.set_mode(mode);
         return Ok(Vec::new());
     }
-    let mode = IoMode::ALL.iter().position(|m| *m == file.mode()).unwrap_or(0);
-    Ok((mode as u32).to_ne_bytes().to_vec())
+    Ok(file.mode().number().to_ne_bytes().to_vec())
 }
 
 /// Answers a call: what goes back to the caller. The kernel has checked who may change flags.

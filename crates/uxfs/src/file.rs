@@ -176,6 +176,18 @@ pub enum IoMode {
 
 uxfs_sync::named!(IoMode { Buffered = "buffered", DropBehind = "dontcache", Direct = "direct" });
 
+impl IoMode {
+    /// Its number where a name does not do: its place among all.
+    pub fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// The mode of a number.
+    pub fn of_number(n: u32) -> Option<IoMode> {
+        IoMode::ALL.get(n as usize).copied()
+    }
+}
+
 /// How data is read or written, and for whom.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct How {

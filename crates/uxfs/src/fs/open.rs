@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::file::{self, Domain, How, IoMode, Told};
 use crate::inode::Inode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A file that somebody has open: how it is read and written, and which failures of its write-back he knows of. It lasts as long,
 /// though its last name may go. Several may call at once.
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct OpenFile {
     fs: Arc<Fs>,
     inode: Arc<Inode>,
-    /// Its place among [`IoMode::ALL`].
-    mode: AtomicUsize,
+    /// As [`IoMode::number`].
+    mode: AtomicU32,
     domain: Domain,
     told: Told,
 }
@@ -30,12 +30,11 @@ impl Fs {
         let used = self.regular(ino)?;
         let how = how.into();
         let told = self.mount.names.files.state(&used).told();
-        let file = OpenFile { fs: self.clone(), inode: used.clone(), mode: AtomicUsize::new(0), domain: how.domain, told };
+        let file = OpenFile { fs: self.clone(), inode: used.clone(), mode: AtomicU32::new(how.mode.number()), domain: how.domain, told };
         // Beside the one of this call, which is given back.
         if !file.inode.refer() {
             return Err(Error::Stale);
         }
-        file.set_mode(how.mode);
         Ok(file)
     }
 }
@@ -48,12 +47,12 @@ impl OpenFile {
 
     /// How it is read and written.
     pub fn mode(&self) -> IoMode {
-        IoMode::ALL.get(self.mode.load(Ordering::Relaxed)).copied().unwrap_or_default()
+        IoMode::of_number(self.mode.load(Ordering::Relaxed)).unwrap_or_default()
     }
 
     /// From now on it is read and written so.
     pub fn set_mode(&self, mode: IoMode) {
-        self.mode.store(IoMode::ALL.iter().position(|m| *m == mode).unwrap_or(0), Ordering::Relaxed);
+        self.mode.store(mode.number(), Ordering::Relaxed);
     }
 
     /// Reads; returns how many bytes there were.
