@@ -4,7 +4,7 @@
 //! stand for as many CPUs as are asked for. What the journal's own threads compute is not stretched.
 
 use crate::scratch;
-use crate::table::Table;
+use crate::table::{Table, mean};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -203,12 +203,6 @@ fn round(on: On<'_>, journal: &JournalConfig, p: &Plan) -> Result<Round> {
         log_bytes,
         bandwidth,
     })
-}
-
-fn mean(v: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
-    let n = v.clone().count().max(1) as f64;
-    let m = v.clone().sum::<f64>() / n;
-    (m, (v.map(|x| (x - m).powi(2)).sum::<f64>() / n).sqrt())
 }
 
 /// The variants, and the one by default on a modelled device whose flushes cost nothing.

@@ -32,3 +32,10 @@ impl Drop for Table {
         }
     }
 }
+
+/// The mean, and how far the values lie from it.
+pub fn mean(v: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    let n = v.clone().count().max(1) as f64;
+    let m = v.clone().sum::<f64>() / n;
+    (m, (v.map(|x| (x - m).powi(2)).sum::<f64>() / n).sqrt())
+}

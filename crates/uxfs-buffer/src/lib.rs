@@ -235,6 +235,11 @@ impl BufferCache {
         self.bytes.store(0, Ordering::Relaxed);
     }
 
+    /// Bytes of all buffers in memory.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     /// Buffers read from the device so far.
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)

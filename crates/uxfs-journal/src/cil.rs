@@ -46,9 +46,10 @@ pub struct JournalConfig {
     pub flush: JournalFlush,
     /// How large checkpoints become.
     pub limit: CheckpointLimit,
-    /// Bytes of memory that checkpoints may pin, for [`CheckpointLimit::Budget`].
+    /// Bytes of memory that checkpoints may pin, for [`CheckpointLimit::Budget`]. A volume allows a quarter of its memory at most.
     pub budget: u64,
     /// Bytes of memory that metadata which is durable in the log, and not yet home, should hold at most; twice that is never passed for long.
+    /// A volume allows a quarter of its memory at most.
     pub dirty: u64,
     /// The lock around everything, which workers enter, too.
     pub op: Op,
@@ -61,8 +62,8 @@ impl Default for JournalConfig {
             buffers: 8,
             flush: JournalFlush::default(),
             limit: CheckpointLimit::default(),
-            budget: 64 << 20,
-            dirty: 64 << 20,
+            budget: 256 << 20,
+            dirty: u64::MAX / 4,
             op: Op::default(),
         }
     }

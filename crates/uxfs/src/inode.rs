@@ -121,7 +121,6 @@ pub struct Inode {
     ending: AtomicBool,
     /// It lost its last name while somebody referred to it.
     orphan: AtomicBool,
-    cluster: Mutex<Option<Buf>>,
     /// References from outside: open files, names that a front end remembers.
     pub refs: AtomicU64,
     /// What the file room attaches.
@@ -142,7 +141,6 @@ impl Inode {
             chunk: AtomicU8::new(chunk::LIVE),
             ending: AtomicBool::new(false),
             orphan: AtomicBool::new(false),
-            cluster: Mutex::default(),
             refs: AtomicU64::new(0),
             attached: OnceLock::new(),
             cache,
@@ -186,16 +184,11 @@ impl Inode {
         cluster_place(&self.vol.geo, self.ino)
     }
 
-    /// Its cluster's buffer.
-    pub(crate) fn cluster_buf(&self) -> Result<(Buf, usize)> {
+    /// Its cluster's buffer, and its offset within. Nothing keeps it in memory for an inode alone: many changed ones, far from each other,
+    /// would hold many times their own size.
+    fn cluster_buf(&self) -> Result<(Buf, usize)> {
         let (at, bbs, offset) = self.place();
-        let mut c = self.cluster.lock();
-        if let Some(b) = c.as_ref() {
-            return Ok((b.clone(), offset));
-        }
-        let b = self.vol.bufs.read(&[(at, bbs)], Kind::Inode, &self.vol.geo)?;
-        *c = Some(b.clone());
-        Ok((b, offset))
+        Ok((self.vol.bufs.read(&[(at, bbs)], Kind::Inode, &self.vol.geo)?, offset))
     }
 
     /// Changes the core in a transaction of its own.
@@ -281,7 +274,6 @@ impl Inode {
         self.ending.store(false, Ordering::SeqCst);
         self.orphan.store(false, Ordering::SeqCst);
         self.chunk.store(chunk::LIVE, Ordering::Release);
-        *self.cluster.lock() = None;
     }
 
     /// Copies the inode into its cluster's bytes, if it may go home now.
@@ -339,11 +331,11 @@ impl LogItem for Inode {
         (self.chunk.load(Ordering::Acquire) != chunk::GONE).then_some(lsn)
     }
 
-    /// Writes its cluster home, with every other inode in it that may go.
     fn held_bytes(&self) -> u64 {
         HELD
     }
 
+    /// Writes its cluster home, with every other inode in it that may go.
     fn push(&self) -> Push {
         if self.item.is_pinned() {
             return Push::Pinned;
@@ -352,7 +344,7 @@ impl LogItem for Inode {
             // It waits for the checkpoint that frees its chunk.
             return Push::Pinned;
         }
-        let Ok((buf, _)) = self.cluster_buf() else {
+        let Ok((buf, my_offset)) = self.cluster_buf() else {
             self.vol.journal.fail("an inode's cluster cannot be read to write it home");
             return Push::Nothing;
         };
@@ -362,7 +354,6 @@ impl LogItem for Inode {
             return Push::Pinned;
         }
         let isize = self.vol.geo.inodesize as usize;
-        let (_, _, my_offset) = self.place();
         let first = self.ino.0 - (my_offset / isize) as u64;
         let mut flushed = Vec::new();
         {

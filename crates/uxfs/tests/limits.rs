@@ -476,6 +476,29 @@ fn checkpoints_pin_no_more_than_their_budget() {
     assert!(large > 4 * small, "without a bound only {large} bytes were pinned");
 }
 
+/// A change of one inode of each cluster keeps the inodes until they are home, and not the clusters, which are far larger.
+#[test]
+fn changed_inodes_do_not_keep_their_clusters_in_memory() {
+    let dev: DeviceRef = Arc::new(Memory::new(1 << 30));
+    uxfs_mkfs::format(&*dev, &uxfs_mkfs::Options::new(1 << 30, [3; 16])).unwrap();
+    let open = || Fs::open(dev.clone(), Options { commit: 0, memory: 16 << 20, ..Options::default() }).unwrap();
+    let fs = open();
+    for i in 0..60_000 {
+        fs.create(fs.root(), format!("file {i}").as_bytes(), file(0o644)).unwrap();
+    }
+    fs.unmount().unwrap();
+    let fs = open();
+    for i in (0..60_000).step_by(32) {
+        let f = fs.lookup(fs.root(), format!("file {i}").as_bytes()).unwrap().ino;
+        fs.setattr(f, SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
+    }
+    let stats: std::collections::HashMap<_, _> = fs.stats().into_iter().collect();
+    assert!(stats["buffer_bytes"] < 8 << 20, "{} bytes of buffers; their share is 4 MiB", stats["buffer_bytes"]);
+    fs.unmount().unwrap();
+    let r = uxfs_check::check(&*dev).unwrap();
+    assert!(r.is_sound(), "{:?}", r.findings);
+}
+
 /// The device fails while a checkpoint of many records is written: nobody waits for what will never be written.
 #[test]
 fn a_device_that_fails_in_a_long_checkpoint_stops_everybody() {

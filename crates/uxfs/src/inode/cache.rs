@@ -17,9 +17,9 @@ const SHARDS: usize = 16;
 #[derive(Default)]
 struct Shard {
     inodes: HashMap<u64, Arc<Inode>>,
-    /// How many were left when it was last looked through: it is not looked through again before it has doubled, since what
-    /// a front end holds cannot be dropped.
-    kept: usize,
+    /// Inodes that came since it was last looked through: a quarter of it, before that is done again, since what a front end holds, or what
+    /// is not home, cannot be dropped.
+    new: usize,
 }
 
 impl Shard {
@@ -33,7 +33,7 @@ impl Shard {
             idle_kept += usize::from(idle && keep);
             keep
         });
-        self.kept = self.inodes.len();
+        self.new = 0;
     }
 }
 
@@ -89,7 +89,8 @@ impl Inodes {
         }
         let inode = Inode::new(ino, &self.vol, data, self.me.clone());
         shard.inodes.insert(ino.0, inode.clone());
-        if shard.inodes.len() > self.most.max(shard.kept * 2) {
+        shard.new += 1;
+        if shard.inodes.len() > self.most && shard.new > shard.inodes.len() / 4 {
             shard.shrink();
         }
         Ok(inode)
