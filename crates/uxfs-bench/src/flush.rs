@@ -167,7 +167,6 @@ struct Round {
     fua: f64,
     per_create: f64,
     log_bytes: f64,
-    bandwidth: f64,
 }
 
 fn round(on: On<'_>, journal: &JournalConfig, p: &Plan) -> Result<Round> {
@@ -180,15 +179,6 @@ fn round(on: On<'_>, journal: &JournalConfig, p: &Plan) -> Result<Round> {
     let sleeps = format!("{}/{}", b.stat("try_logspace"), b.stat("sleep_logspace"));
     b.fs.sync()?;
     let log_bytes = b.stat("blocks") as f64 * 512.0 / p.creates as f64;
-    // Nearly the longest checkpoint, written while nobody else does anything.
-    let full = (p.log / 8).min(32 << 20) as f64 * 0.95 / log_bytes;
-    b.spread(full as u64, &dirs, |d, i| b.fs.create(d, format!("more{i}").as_bytes(), file()).map(drop))?;
-    let blocks = b.stat("blocks");
-    *b.dev.asked.span.lock() = None;
-    b.fs.sync()?;
-    // From the begin of the first record to the end of the last one, which is durable then.
-    let (from, to) = b.dev.asked.span.lock().take().context("nothing was written")?;
-    let bandwidth = (b.stat("blocks") - blocks) as f64 * 512.0 / b.model(to - from) / 1e6;
     let t2 = b.spread(p.creates, &dirs, |d, i| b.fs.unlink(d, name(i).as_bytes()))?;
     ensure!(b.fs.shutdown_reason().is_none(), "the volume was shut down");
     Ok(Round {
@@ -201,9 +191,30 @@ fn round(on: On<'_>, journal: &JournalConfig, p: &Plan) -> Result<Round> {
         fua: fua as f64 / checkpoints as f64,
         per_create: flushes as f64 / p.creates as f64,
         log_bytes,
-        bandwidth,
     })
 }
+
+/// Bytes of a log, an eighth of which is the longest checkpoint of all.
+const LONG_LOG: u64 = 256 << 20;
+
+/// MB/s of the log while nearly the longest checkpoint is written, and nobody does anything else: from the begin of its first record to the
+/// end of its last one, which is durable then.
+fn push(on: On<'_>, journal: &JournalConfig, p: &Plan) -> Result<f64> {
+    let b = Bench::new(on, journal.clone(), &Plan { log: LONG_LOG, dir: None, presets: Vec::new(), ..*p })?;
+    let dirs = b.dirs(THREADS)?;
+    b.fs.sync()?;
+    let (blocks, pinned) = (b.stat("blocks"), (LONG_LOG / 8) as f64 * 0.9);
+    let files = pinned / BYTES_A_CREATE;
+    b.spread(files as u64, &dirs, |d, i| b.fs.create(d, format!("file{i:08}").as_bytes(), file()).map(drop))?;
+    ensure!(b.stat("blocks") == blocks, "a checkpoint was written before it was asked for");
+    *b.dev.asked.span.lock() = None;
+    b.fs.sync()?;
+    let (from, to) = b.dev.asked.span.lock().take().context("nothing was written")?;
+    Ok((b.stat("blocks") - blocks) as f64 * 512.0 / b.model(to - from) / 1e6)
+}
+
+/// Bytes of the log that a create takes, about.
+const BYTES_A_CREATE: f64 = 310.0;
 
 /// The variants, and the one by default on a modelled device whose flushes cost nothing.
 fn variants(on: On<'_>) -> Vec<(String, On<'_>, JournalFlush)> {
@@ -245,17 +256,18 @@ fn tables(on: On<'_>, p: &Plan) -> Result<()> {
     for bufsize in [32 << 10, 256 << 10] {
         let all = variants(on);
         let mut rows: Vec<(String, Vec<Round>)> = all.iter().map(|v| (v.0.clone(), Vec::new())).collect();
+        // Checkpoints as long as the log allows: how much memory they pin is not the matter here.
+        let journal = |flush| JournalConfig { bufsize, flush, limit: CheckpointLimit::Window, ..JournalConfig::default() };
         // Round by round, so that what else the machine does meets all of them.
         for _ in 0..p.rounds {
             for ((_, on, flush), row) in all.iter().zip(&mut rows) {
-                // Checkpoints as long as the log allows: how much memory they pin is not the matter here.
-                let journal = JournalConfig { bufsize, flush: *flush, limit: CheckpointLimit::Window, ..JournalConfig::default() };
-                row.1.push(round(*on, &journal, p)?);
+                row.1.push(round(*on, &journal(*flush), p)?);
             }
         }
         let best = |r: &[Round]| r.iter().map(|x| x.creates).fold(0.0, f64::max);
         let free = rows.last().map_or(1.0, |r| best(&r.1));
-        for (name, r) in &rows {
+        for ((name, r), (_, on, flush)) in rows.iter().zip(&all) {
+            let bandwidth = push(*on, &journal(*flush), p)?;
             let (creates, spread) = mean(r.iter().map(|x| x.creates));
             let m = |f: fn(&Round) -> f64| mean(r.iter().map(f)).0;
             t.row([
@@ -272,9 +284,9 @@ fn tables(on: On<'_>, p: &Plan) -> Result<()> {
                 format!("{:.2}", m(|x| x.fua)),
                 format!("{:.5}", m(|x| x.per_create)),
                 format!("{:.0}", m(|x| x.log_bytes)),
-                format!("{:.0}", m(|x| x.bandwidth)),
+                format!("{bandwidth:.0}"),
                 match on {
-                    On::Model(t) => format!("{:.2}", m(|x| x.bandwidth) / t.bandwidth as f64),
+                    On::Model(t) => format!("{:.2}", bandwidth / t.bandwidth as f64),
                     On::File(_) => String::new(),
                 },
             ]);

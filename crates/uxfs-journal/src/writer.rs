@@ -335,7 +335,7 @@ impl LogWriter {
         self.moved.notify_all();
         // Half of the window is full: its flush can go on beside the writing of the other half. What is left may fit the window: then the
         // commit record's flush comes soon enough, and need not wait for this one.
-        let half = w.reach().saturating_sub(w.durable) > WINDOW / 2;
+        let half = w.reach().saturating_sub(w.durable) >= WINDOW / 2;
         let fits = w.coming <= w.durable + WINDOW;
         if half && !fits && !w.flushing && self.bounds_window() {
             w.flushing = true;
