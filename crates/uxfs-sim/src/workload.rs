@@ -34,7 +34,7 @@ pub struct Shape {
     pub journal: JournalConfig,
     /// What is freed is discarded.
     pub discard: bool,
-    /// The least memory that works: what is dirty is written back while more is written.
+    /// The least memory that works: what is dirty is written back while more is written, and metadata is read again.
     pub short_of_memory: bool,
     /// How long the device takes; `None` for no time. Time is where threads come between each other.
     pub timing: Option<Timing>,
@@ -223,9 +223,10 @@ fn live(images: Vec<Memory>, shape: &Shape, first: u32, work: Work<'_>) -> Resul
     let opened = Devices { data: devices[0].clone(), log: devices.get(1).map(|l| l.clone() as DeviceRef) };
     let open = || {
         let memory = if shape.short_of_memory { uxfs::LEAST_MEMORY } else { uxfs::DEFAULT_MEMORY };
+        let metadata = shape.short_of_memory.then_some(0);
         // The history of one worker is the same each time: nobody works beside it.
         let drop_behind = if shape.workers == 1 { DropBehind::Inline } else { DropBehind::default() };
-        let o = Options { journal: shape.journal.clone(), discard: shape.discard, memory, drop_behind, ..options(shape.seed) };
+        let o = Options { journal: shape.journal.clone(), discard: shape.discard, memory, metadata, drop_behind, ..options(shape.seed) };
         Fs::open(opened.clone(), o).map_err(say)
     };
     let mut fs = open()?;

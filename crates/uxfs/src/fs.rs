@@ -188,7 +188,8 @@ impl Fs {
         let (used, size) = vol.journal.usage();
         all.extend([("log_used_bytes", used), ("log_size_bytes", size), ("ail_items", vol.journal.ail.len() as u64)]);
         all.extend(self.mount.names.files.stats(u64::from(vol.geo.blocksize)));
-        all.extend([("pinned_bytes", vol.journal.pinned_bytes()), ("buffer_bytes", vol.bufs.bytes() as u64)]);
+        let bufs = &vol.bufs;
+        all.extend([("pinned_bytes", vol.journal.pinned_bytes()), ("buffer_bytes", bufs.bytes() as u64), ("buffer_reads", bufs.reads())]);
         let op = vol.journal.op().waits();
         let us = |t: std::time::Duration| t.as_micros() as u64;
         all.extend([

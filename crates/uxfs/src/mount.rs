@@ -40,6 +40,8 @@ pub struct Options {
     pub norecovery: bool,
     /// Bytes of memory for buffers and file data; by default [`DEFAULT_MEMORY`], or a quarter of what this process may take.
     pub memory: usize,
+    /// Bytes of metadata that stay in memory though nobody uses them; a quarter of `memory` if `None`.
+    pub metadata: Option<usize>,
     /// File data stays in memory after it was read or written back, while there is room. Where somebody above keeps it already, as
     /// FUSE's page cache does, once is enough.
     pub cache: bool,
@@ -73,6 +75,7 @@ impl Default for Options {
             read_only: false,
             norecovery: false,
             memory: budget::default_memory(),
+            metadata: None,
             cache: true,
             io_lock: IoLock::default(),
             drop_behind: DropBehind::default(),
@@ -272,9 +275,10 @@ impl Mount {
             ..o.journal.clone()
         };
         let journal = Journal::start(dev.clone(), log_dev, geo, cfg, state.head, state.tail);
+        let metadata = o.metadata.unwrap_or(o.memory / 4);
         let vol = Arc::new(Volume {
             res: Reservations::of(&g),
-            bufs: BufferCache::new(dev.clone(), o.memory / 4),
+            bufs: BufferCache::new(dev.clone(), metadata),
             groups: (0..g.agcount).map(|_| PerAg::default()).collect(),
             counters: Default::default(),
             chance: Chance::seeded(seed),
@@ -287,7 +291,7 @@ impl Mount {
             journal,
         });
         superblock::load_counters(&vol, sb, dirty)?;
-        let inodes = Inodes::new(vol.clone(), (o.memory / 16 / 1024).max(1024));
+        let inodes = Inodes::new(vol.clone(), metadata / 4 / 1024);
         let memory = o.memory / 8 * 3;
         let files = Files::new(FileConfig { memory, keep: o.cache, lock: o.io_lock, drop_behind: o.drop_behind }, &vol);
         let mount = Arc::new(Mount {
