@@ -191,7 +191,7 @@ fn serve(r: Request, dir: &Path) -> Result<()> {
     if let Some(Err(e)) = &control {
         crate::warn(&format!("uxfs stats will not work: {e:#}"));
     }
-    let (session, mut unmounter) = mounted.into_parts();
+    let (session, unmounter) = mounted.into_parts();
     detach()?;
     let tx2 = tx.clone();
     std::thread::spawn(move || {

@@ -103,11 +103,11 @@ pub struct Mounted {
 pub struct Unmounter(SessionUnmounter);
 
 impl Unmounter {
-    /// Unmounts.
+    /// Tries to unmount, once: the session below forgets its mount also if that fails.
     ///
     /// # Errors
-    /// It is busy, or not permitted.
-    pub fn unmount(&mut self) -> io::Result<()> {
+    /// It is busy, or not permitted; `umount -l` still works.
+    pub fn unmount(mut self) -> io::Result<()> {
         self.0.unmount()
     }
 }

@@ -150,13 +150,13 @@ fn a_stalled_read_or_write_stops_nobody_else() {
         if !reading {
             fs.write(inos[0], 0, &vec![2; MIB as usize], false).unwrap();
         }
-        dev.stall(e.start..e.start + MIB);
+        dev.faulty.stall(e.start..e.start + MIB);
         std::thread::scope(|s| {
             let stuck = s.spawn(|| match reading {
                 true => fs.read(inos[0], 0, &mut [0; 100]).map(drop),
                 false => fs.fsync(inos[0]),
             });
-            while dev.waiting.load(Ordering::SeqCst) == 0 {
+            while dev.faulty.waiting() == 0 {
                 std::thread::yield_now();
             }
             // It hangs here if anything waits for that.
@@ -180,11 +180,11 @@ fn a_stalled_read_or_write_stops_nobody_else() {
             fs.stat(inos[0]).unwrap();
             fs.create(dirs[0], b"beside", FILE).unwrap();
             assert!(!stuck.is_finished());
-            dev.stall(0..0);
+            dev.faulty.stall(0..0);
             stuck.join().unwrap().unwrap();
         });
         fs.unmount().unwrap();
-        let report = uxfs_check::check(&dev.dev).unwrap();
+        let report = uxfs_check::check(&*dev.dev).unwrap();
         assert!(report.is_sound(), "{:?}", report.findings);
     }
 }
@@ -392,7 +392,7 @@ fn what_is_taken_from_a_file_beside_its_readers_does_not_come_back() {
         let fs = Fs::open(r, Options::default()).unwrap();
         assert!(read(&fs) == before, "{lock}: another content after opening again");
         fs.unmount().unwrap();
-        let report = uxfs_check::check(&dev.dev).unwrap();
+        let report = uxfs_check::check(&*dev.dev).unwrap();
         assert!(report.is_sound(), "{:?}", report.findings);
     }
 }
@@ -406,10 +406,10 @@ fn what_is_unlinked_while_it_is_written_lasts_until_that_has_ended() {
     fs.sync().unwrap();
     let free = fs.statfs().free;
     let place = fs.extents(ino).unwrap()[0].start;
-    dev.stall(place..place + MIB);
+    dev.faulty.stall(place..place + MIB);
     std::thread::scope(|s| {
         let writer = s.spawn(|| fs.write_with(ino, 0, &vec![2; MIB as usize], false, IoMode::Direct));
-        while dev.waiting.load(Ordering::SeqCst) == 0 {
+        while dev.faulty.waiting() == 0 {
             std::thread::yield_now();
         }
         fs.unlink(fs.root(), b"f").unwrap();
@@ -417,13 +417,13 @@ fn what_is_unlinked_while_it_is_written_lasts_until_that_has_ended() {
         assert_eq!(fs.statfs().free, free, "its blocks are free while they are written");
         let new = file(&fs, "new");
         assert_ne!(new, ino);
-        dev.stall(0..0);
+        dev.faulty.stall(0..0);
         writer.join().unwrap().unwrap();
     });
     assert!(fs.statfs().free > free);
     assert!(matches!(fs.read(ino, 0, &mut [0; 10]), Err(uxfs::Error::Stale)));
     fs.unmount().unwrap();
-    let report = uxfs_check::check(&dev.dev).unwrap();
+    let report = uxfs_check::check(&*dev.dev).unwrap();
     assert!(report.is_sound(), "{:?}", report.findings);
 }
 

@@ -115,9 +115,9 @@ fn what_is_used_meanwhile_stays() {
     let page = |n: u64| pattern(n, 0, 4096);
     (0..4).for_each(|n| fs.write_with(ino, n * 4096, &page(9), false, IoMode::Direct).map(drop).unwrap());
     let place = fs.extents(ino).unwrap()[0].start;
-    dev.stall(place..place + MIB);
+    dev.faulty.stall(place..place + MIB);
     (0..4).for_each(|n| fs.write_with(ino, n * 4096, &page(n), false, QUIET).map(drop).unwrap());
-    while dev.waiting.load(Ordering::SeqCst) == 0 {
+    while dev.faulty.waiting() == 0 {
         std::thread::yield_now();
     }
     assert_eq!(stat(&fs, "dirty_behind_bytes"), 4 * 4096);
@@ -129,7 +129,7 @@ fn what_is_used_meanwhile_stays() {
     // Who reads so too takes nothing away that is on its way.
     fs.read_with(ino, 2 * 4096, &mut buf, QUIET).unwrap();
     assert!(buf == page(2));
-    dev.stall(0..0);
+    dev.faulty.stall(0..0);
     fs.sync().unwrap();
     assert_eq!(stat(&fs, "dirty_behind_bytes"), 0);
     let before = dev.reads.load(Ordering::Relaxed);

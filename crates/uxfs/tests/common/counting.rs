@@ -1,39 +1,20 @@
 //! A device in memory that counts what is read, is slow to write, and can be stalled; and volumes on it.
 
-use parking_lot::{Condvar, Mutex};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use uxfs::{Fs, Make, Options};
-use uxfs_device::{Device, DeviceRef, Memory, WriteFlags};
+use uxfs_device::{Device, DeviceRef, Faulty, Memory, WriteFlags};
 
 pub const MIB: u64 = 1 << 20;
 pub const FILE: Make = Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0), umask: 0 };
 
 /// Counts what is read of a device, which takes a millisecond to write a MiB.
 pub struct Counting {
-    pub dev: Memory,
+    pub dev: Arc<Memory>,
+    /// The same, where it does not answer when it is told so.
+    pub faulty: Faulty,
     pub reads: AtomicU64,
     pub bytes: AtomicU64,
-    /// What touches these bytes waits until they are let go.
-    stalled: Mutex<Range<u64>>,
-    let_go: Condvar,
-    pub waiting: AtomicU64,
-}
-
-impl Counting {
-    pub fn stall(&self, bytes: Range<u64>) {
-        *self.stalled.lock() = bytes;
-        self.let_go.notify_all();
-    }
-    fn pass(&self, offset: u64, len: usize) {
-        let mut stalled = self.stalled.lock();
-        while stalled.start < offset + len as u64 && offset < stalled.end {
-            self.waiting.fetch_add(1, Ordering::SeqCst);
-            self.let_go.wait(&mut stalled);
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
 }
 
 impl Device for Counting {
@@ -41,15 +22,13 @@ impl Device for Counting {
         self.dev.size_bytes()
     }
     fn read(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
-        self.pass(offset, buf.len());
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
-        self.dev.read(offset, buf)
+        self.faulty.read(offset, buf)
     }
     fn write(&self, offset: u64, data: &[u8], flags: WriteFlags) -> std::io::Result<()> {
-        self.pass(offset, data.len());
         std::thread::sleep(std::time::Duration::from_micros(data.len() as u64 / 1024));
-        self.dev.write(offset, data, flags)
+        self.faulty.write(offset, data, flags)
     }
     fn flush(&self) -> std::io::Result<()> {
         self.dev.flush()
@@ -60,9 +39,9 @@ impl Device for Counting {
 }
 
 pub fn volume(size: u64, o: Options) -> (Fs, Arc<Counting>) {
-    let (reads, bytes, waiting) = Default::default();
-    let dev = Memory::new(size);
-    let dev = Arc::new(Counting { dev, reads, bytes, stalled: Mutex::new(0..0), let_go: Condvar::new(), waiting });
+    let (reads, bytes) = Default::default();
+    let dev = Arc::new(Memory::new(size));
+    let dev = Arc::new(Counting { faulty: Faulty::new(dev.clone(), i64::MAX), dev, reads, bytes });
     uxfs_mkfs::format(&*dev, &uxfs_mkfs::Options::new(size, [5; 16])).unwrap();
     let r: DeviceRef = dev.clone();
     (Fs::open(r, o).unwrap(), dev)

@@ -1,0 +1,143 @@
+//! A mount on a device that does not answer for one file (needs root and /dev/fuse).
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use uxfs::Fs;
+use uxfs_device::{DeviceRef, Faulty, Memory};
+use uxfs_fuse::{CacheMode, Unmounter};
+
+const MIB: u64 = 1 << 20;
+const SIZE: u64 = 400 * MIB;
+/// More than a machine of few CPUs has threads that answer at once.
+const READERS: u64 = 8;
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// A mounted volume, which is unmounted, and its device let go, also if the test fails.
+struct Mount {
+    fs: Arc<Fs>,
+    dev: Arc<Faulty>,
+    at: PathBuf,
+    session: Option<JoinHandle<std::io::Result<()>>>,
+    unmounter: Option<Unmounter>,
+}
+
+impl Mount {
+    fn new(dev: Arc<Faulty>, cache: CacheMode) -> Mount {
+        let at = std::env::temp_dir().join(format!("uxfs-stalled-{}-{cache}", std::process::id()));
+        fs::create_dir_all(&at).unwrap();
+        let o = uxfs::Options { commit: 0, cache: cache.is_ours(), ..uxfs::Options::default() };
+        let fs = Arc::new(Fs::open(dev.clone(), o).unwrap());
+        let o = uxfs_fuse::Options { cache, ..uxfs_fuse::Options::default() };
+        let (session, unmounter) = uxfs_fuse::mount(fs.clone(), &at, &o).unwrap().into_parts();
+        Mount { fs, dev, at, session: Some(session), unmounter: Some(unmounter) }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.at.join(name)
+    }
+
+    fn group(&self, name: &str) -> u64 {
+        let ino = fs::metadata(self.path(name)).unwrap().ino();
+        self.fs.extents(ino).unwrap()[0].start / (SIZE / 4)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        self.dev.stall(0..0);
+        let gone = self.unmounter.take().is_some_and(|u| u.unmount().is_ok());
+        // Those who waited may have their files open for a moment yet, if the test failed.
+        if gone || Command::new("umount").arg("-l").arg(&self.at).status().is_ok_and(|s| s.success()) {
+            let _ = self.session.take().map(JoinHandle::join);
+        }
+        let closed = self.fs.close();
+        let _ = fs::remove_dir(&self.at);
+        if !std::thread::panicking() {
+            closed.unwrap();
+        }
+    }
+}
+
+fn wait_until(what: &str, ready: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !ready() {
+        assert!(begun.elapsed() < LONGEST, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// All that can be done to a file of another group, and beside it.
+fn work(dir: &Path, other: &Path) -> std::io::Result<()> {
+    let f = OpenOptions::new().read(true).write(true).open(dir.join("f"))?;
+    let mut buf = vec![0; MIB as usize];
+    f.read_exact_at(&mut buf, MIB)?;
+    f.write_all_at(&buf, 5 * MIB)?;
+    f.sync_all()?;
+    fs::write(dir.join("new"), [3; 9000])?;
+    File::open(dir.join("new"))?.sync_all()?;
+    let moved = other.join(format!("of {}", dir.file_name().unwrap_or_default().display()));
+    fs::rename(dir.join("new"), moved)?;
+    f.set_len(100)?;
+    fs::read_dir(dir)?.try_for_each(|e| e.map(drop))?;
+    fs::remove_file(dir.join("f"))
+}
+
+/// Reads of one file, or its write-back, wait for the device, more of them than there are CPUs: whoever works with files of other groups
+/// through the same mount goes on.
+#[test]
+fn what_waits_for_the_device_stops_nobody_else() {
+    for cache in [CacheMode::None, CacheMode::Writethrough, CacheMode::Writeback] {
+        for reading in [true, false] {
+            let base: DeviceRef = Arc::new(Memory::new(SIZE));
+            uxfs_mkfs::format(&*base, &uxfs_mkfs::Options::new(SIZE, [5; 16])).unwrap();
+            let dev = Arc::new(Faulty::new(base.clone(), i64::MAX));
+            let m = Mount::new(dev.clone(), cache);
+            for n in 0..8 {
+                fs::create_dir(m.path(&format!("d{n}"))).unwrap();
+                let f = File::create(m.path(&format!("d{n}/f"))).unwrap();
+                f.write_all_at(&vec![1; 4 * MIB as usize], 0).unwrap();
+                // One after the other: who finds a group locked goes to another one.
+                f.sync_all().unwrap();
+            }
+            drop(m);
+            let m = Mount::new(dev.clone(), cache);
+            let others: Vec<PathBuf> =
+                (1..8).map(|n| format!("d{n}")).filter(|d| m.group(&format!("{d}/f")) != m.group("d0/f")).map(|d| m.path(&d)).collect();
+            assert!(others.len() > 2);
+            let file = Arc::new(OpenOptions::new().read(true).write(true).open(m.path("d0/f")).unwrap());
+            let at = m.fs.extents(file.metadata().unwrap().ino()).unwrap()[0].start;
+            if !reading {
+                file.write_all_at(&vec![2; MIB as usize], 0).unwrap();
+            }
+            dev.stall(at..at + 4 * MIB);
+            let stuck: Vec<_> = (0..READERS)
+                .map(|n| {
+                    let file = file.clone();
+                    // Far from each other, so that no read does another one's work.
+                    std::thread::spawn(move || if reading { file.read_exact_at(&mut [0; 4096], n * MIB / 2) } else { file.sync_all() })
+                })
+                .collect();
+            let wanted = if reading { READERS as usize } else { 1 };
+            wait_until("nobody waits for the device", || dev.waiting() >= wanted);
+            let (tell, told) = channel();
+            let first = others[0].clone();
+            std::thread::spawn(move || tell.send(others.iter().try_for_each(|d| work(d, &first))));
+            let worked =
+                told.recv_timeout(LONGEST).unwrap_or_else(|_| panic!("{cache}, reading {reading}: somebody waits for the stalled file"));
+            worked.unwrap();
+            assert!(stuck.iter().any(|s| !s.is_finished()));
+            dev.stall(0..0);
+            stuck.into_iter().for_each(|s| s.join().unwrap().unwrap());
+            drop(file);
+            drop(m);
+            let report = uxfs_check::check(&*base).unwrap();
+            assert!(report.is_sound(), "{:?}", report.findings);
+        }
+    }
+}
