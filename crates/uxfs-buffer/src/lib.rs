@@ -165,6 +165,12 @@ impl BufferCache {
         self.bytes.fetch_sub(freed, Ordering::Relaxed);
     }
 
+    /// True if the buffer of a place is there and valid.
+    pub fn has(&self, maps: &[(DiskAddr, u32)]) -> bool {
+        let key = (maps[0].0, maps.iter().map(|m| m.1).sum());
+        self.shard(key).lock().buffers.get(&key).is_some_and(|b| b.valid.load(Ordering::Acquire))
+    }
+
     /// Reads and verifies a buffer, unless it is valid already.
     ///
     /// # Errors

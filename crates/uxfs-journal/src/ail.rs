@@ -11,14 +11,15 @@ use crate::item::{LogItem, Push, Regions};
 use crate::line::{Line, Wanted, wait_in_line};
 use crate::stats::Stats;
 use crate::{JournalError, Shutdown};
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use uxfs_device::{Class, DeviceRef, WriteRequest};
 use uxfs_format::Lsn;
 use uxfs_sync::blocking;
-use uxfs_sync::explored::{Condvar, Mutex, notify, pause};
+use uxfs_sync::explored::{Condvar, Mutex, notify, pause, spawn_scoped, thread};
 
 /// One write of metadata to its home.
 pub struct WriteUnit {
@@ -51,6 +52,26 @@ const FULL_HOST_TRIES: u32 = 100;
 const FULL_HOST_PAUSE: Duration = Duration::from_millis(100);
 /// Units that are written together.
 const BATCH: usize = 128;
+/// Threads that read what is needed to write items home, and is not in memory.
+const READERS: usize = 8;
+
+/// Reads what the items need, several at once; it stays in memory as long as what is returned.
+fn read_beside(cold: &[&Arc<dyn LogItem>]) -> Vec<Arc<dyn Any + Send + Sync>> {
+    let next = AtomicUsize::new(0);
+    let read = || {
+        let one = || cold.get(next.fetch_add(1, Ordering::Relaxed));
+        std::iter::from_fn(one).filter_map(|i| i.warm()).collect::<Vec<_>>()
+    };
+    thread::scope(|s| {
+        // Where the host has no thread, there are fewer.
+        let others: Vec<_> = (1..READERS.min(cold.len())).filter_map(|_| spawn_scoped(s, "uxfs-ail-read", read).ok()).collect();
+        let mut warm = read();
+        for o in others {
+            warm.extend(blocking(|| o.join()).unwrap_or_default());
+        }
+        warm
+    })
+}
 
 impl Ail {
     pub(crate) fn new(tail: Lsn, shutdown: Arc<Shutdown>, stats: Arc<Stats>) -> Ail {
@@ -199,15 +220,24 @@ impl Ail {
             let Some(last) = next.last() else { return Ok((written, pinned)) };
             from = last.0;
             let mut units = Vec::new();
-            for (_, item) in &next {
-                match item.push() {
-                    Push::Write(u) => units.push(u),
-                    Push::Pinned => pinned += 1,
-                    Push::Locked | Push::Nothing => {}
-                }
-                if units.len() >= BATCH {
+            for some in next.chunks(BATCH) {
+                let cold: Vec<_> = some.iter().map(|(_, item)| item).filter(|i| i.is_cold()).collect();
+                if !cold.is_empty() {
+                    // What is to be written is locked: not while others are read.
                     written += self.write(std::mem::take(&mut units), dev)?;
                 }
+                let warm = read_beside(&cold);
+                for (_, item) in some {
+                    match item.push() {
+                        Push::Write(u) => units.push(u),
+                        Push::Pinned => pinned += 1,
+                        Push::Locked | Push::Nothing => {}
+                    }
+                    if units.len() >= BATCH {
+                        written += self.write(std::mem::take(&mut units), dev)?;
+                    }
+                }
+                drop(warm);
             }
             written += self.write(units, dev)?;
         }

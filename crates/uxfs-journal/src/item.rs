@@ -1,6 +1,8 @@
 //! What is logged: the door through which the engine's items reach the journal.
 
 use crate::ail::WriteUnit;
+use std::any::Any;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use uxfs_format::{CheckpointSeq, Lsn};
 use uxfs_sync::explored::Mutex;
@@ -85,8 +87,18 @@ pub trait LogItem: Send + Sync {
     /// Only `logged` says what is durable; the item may have gone on in a later checkpoint or in a running transaction.
     fn committed(&self, lsn: Lsn, logged: &Regions) -> Option<Lsn>;
 
-    /// Tries to write the item home; never waits.
+    /// Tries to write the item home; waits for no lock, but for the device if it [is cold](LogItem::is_cold).
     fn push(&self) -> Push;
+
+    /// True if that would read something first, which is not in memory.
+    fn is_cold(&self) -> bool {
+        false
+    }
+
+    /// Reads that, and keeps it in memory as long as what is returned lives.
+    fn warm(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        None
+    }
 
     /// Bytes of memory that cannot be given up while the item is pinned, beside what it logs; always the same.
     fn held_bytes(&self) -> u64 {

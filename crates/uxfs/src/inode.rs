@@ -335,6 +335,16 @@ impl LogItem for Inode {
         HELD
     }
 
+    fn is_cold(&self) -> bool {
+        let (at, bbs, _) = self.place();
+        !self.item.is_pinned() && !self.is_stale() && !self.vol.bufs.has(&[(at, bbs)])
+    }
+
+    fn warm(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        // Who cannot read it now tries again when it is written home, and says so.
+        self.cluster_buf().ok().map(|(b, _)| b as Arc<dyn Any + Send + Sync>)
+    }
+
     /// Writes its cluster home, with every other inode in it that may go.
     fn push(&self) -> Push {
         if self.item.is_pinned() {
