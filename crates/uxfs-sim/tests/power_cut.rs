@@ -349,7 +349,11 @@ fn random_workloads_survive_any_cut() {
                         f.damage[0].1
                     );
                     let mut all = seen.lock();
+                    let before = all.0.len();
                     all.0.extend(&f.images);
+                    if long && all.0.len() / 5000 > before / 5000 {
+                        println!("{} of {wanted} images", all.0.len());
+                    }
                     let more = [f.cuts, f.dirty, f.again, f.lives, f.kernel]
                         .map(|n| n as u64)
                         .into_iter()
