@@ -30,6 +30,8 @@ pub struct Plan {
     pub dir: Option<PathBuf>,
     /// Names of the presets.
     pub presets: Vec<String>,
+    /// The policies; all, if there are none.
+    pub policies: Vec<JournalFlush>,
 }
 
 const THREADS: u64 = 2;
@@ -200,7 +202,7 @@ const LONG_LOG: u64 = 256 << 20;
 /// MB/s of the log while nearly the longest checkpoint is written, and nobody does anything else: from the begin of its first record to the
 /// end of its last one, which is durable then.
 fn push(on: On<'_>, journal: &JournalConfig, p: &Plan) -> Result<f64> {
-    let b = Bench::new(on, journal.clone(), &Plan { log: LONG_LOG, dir: None, presets: Vec::new(), ..*p })?;
+    let b = Bench::new(on, journal.clone(), &Plan { log: LONG_LOG, dir: None, presets: Vec::new(), policies: Vec::new(), ..*p })?;
     let dirs = b.dirs(THREADS)?;
     b.fs.sync()?;
     let (blocks, pinned) = (b.stat("blocks"), (LONG_LOG / 8) as f64 * 0.9);
@@ -217,8 +219,9 @@ fn push(on: On<'_>, journal: &JournalConfig, p: &Plan) -> Result<f64> {
 const BYTES_A_CREATE: f64 = 310.0;
 
 /// The variants, and the one by default on a modelled device whose flushes cost nothing.
-fn variants(on: On<'_>) -> Vec<(String, On<'_>, JournalFlush)> {
-    let mut all: Vec<_> = JournalFlush::ALL.into_iter().map(|f| (f.to_string(), on, f)).collect();
+fn variants<'a>(on: On<'a>, p: &Plan) -> Vec<(String, On<'a>, JournalFlush)> {
+    let wanted = |f: &JournalFlush| p.policies.is_empty() || p.policies.contains(f);
+    let mut all: Vec<_> = JournalFlush::ALL.into_iter().filter(wanted).map(|f| (f.to_string(), on, f)).collect();
     if let On::Model(timing) = on {
         let free = Timing { flush: 0, fua: Some(timing.write), ..timing };
         all.push(("flushes free".into(), On::Model(free), JournalFlush::StableTail));
@@ -240,7 +243,8 @@ fn tables(on: On<'_>, p: &Plan) -> Result<()> {
             "log buffers",
             "creates/s",
             "± ",
-            "best of the last's",
+            "of the last's",
+            "± ",
             "rm/s",
             "log writes/s",
             "writes:noiclogs",
@@ -254,28 +258,30 @@ fn tables(on: On<'_>, p: &Plan) -> Result<()> {
         ],
     );
     for bufsize in [32 << 10, 256 << 10] {
-        let all = variants(on);
+        let all = variants(on, p);
         let mut rows: Vec<(String, Vec<Round>)> = all.iter().map(|v| (v.0.clone(), Vec::new())).collect();
         // Checkpoints as long as the log allows: how much memory they pin is not the matter here.
         let journal = |flush| JournalConfig { bufsize, flush, limit: CheckpointLimit::Window, ..JournalConfig::default() };
-        // Round by round, so that what else the machine does meets all of them.
-        for _ in 0..p.rounds {
-            for ((_, on, flush), row) in all.iter().zip(&mut rows) {
-                row.1.push(round(*on, &journal(*flush), p)?);
+        // Round by round, each begun by another, so that what else the machine does meets all of them.
+        for n in 0..p.rounds as usize {
+            for i in (0..all.len()).map(|i| (i + n) % all.len()) {
+                let (_, on, flush) = all[i];
+                rows[i].1.push(round(on, &journal(flush), p)?);
             }
         }
-        let best = |r: &[Round]| r.iter().map(|x| x.creates).fold(0.0, f64::max);
-        let free = rows.last().map_or(1.0, |r| best(&r.1));
+        let last: Vec<f64> = rows.last().map_or(Vec::new(), |r| r.1.iter().map(|x| x.creates).collect());
         for ((name, r), (_, on, flush)) in rows.iter().zip(&all) {
             let bandwidth = push(*on, &journal(*flush), p)?;
             let (creates, spread) = mean(r.iter().map(|x| x.creates));
+            let (gain, error) = mean(r.iter().zip(&last).map(|(x, last)| x.creates / last));
             let m = |f: fn(&Round) -> f64| mean(r.iter().map(f)).0;
             t.row([
                 name.clone(),
                 format!("{} KiB", bufsize >> 10),
                 format!("{creates:.0}"),
                 format!("{spread:.0}"),
-                format!("{:.2}", best(r) / free),
+                format!("{gain:.2}"),
+                format!("{:.2}", error / f64::from(p.rounds).sqrt()),
                 format!("{:.0}", m(|x| x.removes)),
                 format!("{:.0}", m(|x| x.log_writes)),
                 format!("1:{:.0}", m(|x| x.noiclogs)),
@@ -300,7 +306,7 @@ fn forces(on: On<'_>, p: &Plan) -> Result<()> {
     let title = format!("{}: create, write 4 KiB, fsync", on.name());
     let mut t =
         Table::new(&title, &["policy", "threads", "fsync/s", "flushes/fsync", "p50 us", "p99 us", "p99.9 us", "blocked ms a thread"]);
-    for (name, on, flush) in variants(on) {
+    for (name, on, flush) in variants(on, p) {
         for threads in [1u64, 8, 32] {
             let b = Bench::new(on, JournalConfig { flush, ..JournalConfig::default() }, p)?;
             let dirs = b.dirs(threads)?;
@@ -344,7 +350,7 @@ fn curve(p: &Plan) -> Result<()> {
     for flush in [0, 100, 300, 1000, 2000, 4000] {
         let timing = Timing { flush, ..NVME };
         // A log of 16 MiB: what gathers while one checkpoint is written is soon too much.
-        let small = Plan { log: 16 << 20, dir: None, presets: Vec::new(), ..*p };
+        let small = Plan { log: 16 << 20, dir: None, presets: Vec::new(), policies: Vec::new(), ..*p };
         let one = |flush| -> Result<f64> {
             let b = Bench::new(On::Model(timing), JournalConfig { flush, ..JournalConfig::default() }, &small)?;
             let dirs = b.dirs(THREADS)?;

@@ -58,6 +58,9 @@ enum What {
         /// Where a volume in a file goes: compares there, too, as fast as that is
         #[arg(long)]
         dir: Option<PathBuf>,
+        /// Policies to compare, with flushes that are free on a modelled device; all, if none is named
+        #[arg(long, value_delimiter = ',')]
+        policies: Vec<uxfs::JournalFlush>,
         /// Presets: hdd-array, sata-ssd, nvme, nvme-plp; curve for the curve alone, none for a file alone
         #[arg(default_values_t = ["nvme".to_string(), "sata-ssd".to_string()])]
         presets: Vec<String>,
@@ -132,8 +135,8 @@ fn main() -> Result<()> {
         What::IoLock { seconds, dir } => iolock::run(seconds, dir.as_deref()),
         What::BigLock { seconds, load } => biglock::run(&biglock::Plan { seconds, load }),
         What::DropBehind { factor, seconds, dir, presets } => behind::run(&behind::Plan { presets, factor, seconds, dir }),
-        What::JournalFlush { creates, rounds, factor, cpus, log, dir, presets } => {
-            flush::run(&flush::Plan { creates, rounds, factor, cpus, log: log << 20, dir, presets })
+        What::JournalFlush { creates, rounds, factor, cpus, log, dir, policies, presets } => {
+            flush::run(&flush::Plan { creates, rounds, factor, cpus, log: log << 20, dir, presets, policies })
         }
         What::CheckpointLimit { creates, threads, log, rounds, dir } => {
             limit::run(&dir, limit::Plan { creates, threads, log: log << 20, rounds })

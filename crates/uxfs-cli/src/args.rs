@@ -40,7 +40,12 @@ pub enum Cmd {
         dir: PathBuf,
     },
     /// Unmount a directory, and wait until everything is written
-    Umount { dir: PathBuf },
+    Umount {
+        /// At once, although it is busy: it ends with the last file that is open, and nobody waits for that
+        #[arg(short, long)]
+        lazy: bool,
+        dir: PathBuf,
+    },
     /// Make everything that was written to a mounted volume durable
     Sync { dir: PathBuf },
     /// Show the counters of a mounted volume: the journal's by the kernel's names, flushes, checkpoints, waits

@@ -25,7 +25,7 @@ use args::{Cli, Cmd, Reflink};
 use clap::{CommandFactory, Parser};
 use indicatif::{ProgressBar, ProgressStyle};
 use place::{Place, Source};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -57,23 +57,26 @@ fn is_broken_pipe(e: &anyhow::Error) -> bool {
     e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// The forms in which `mount` calls its helpers become `uxfs mount -o ... IMG DIR`: this program under the name `mount.uxfs` or
-/// `mount.fuse.uxfs`, and `uxfs IMG DIR -o ...` from fuse3's own helper. Its flags for scripts (-n, -s, -v) say nothing here.
+/// The forms in which `mount` and `umount` call their helpers become `uxfs mount -o ... IMG DIR` and `uxfs umount DIR`: this program
+/// under the name of a helper, and `uxfs IMG DIR -o ...` from fuse3's own one. Flags for scripts (-n, -s, -v), and what to do if it does
+/// not work (-f, and -r of `umount`), say nothing here.
 fn helper_form(args: Vec<OsString>) -> Vec<OsString> {
     let known = |a: &OsString| Cli::command().get_subcommands().any(|c| a == c.get_name()) || a == "help";
-    let named = args.first().map(Path::new).and_then(Path::file_name).is_some_and(|n| n == "mount.uxfs" || n == "mount.fuse.uxfs");
-    let bare = args.len() >= 3 && !args[1].as_bytes().starts_with(b"-") && !known(&args[1]);
-    if !named && !bare {
-        return args;
-    }
-    let mut out: Vec<OsString> = vec!["uxfs".into(), "mount".into()];
+    let name = args.first().map(Path::new).and_then(Path::file_name).and_then(OsStr::to_str);
+    let verb = match name {
+        Some("mount.uxfs" | "mount.fuse.uxfs") => "mount",
+        Some("umount.uxfs" | "umount.fuse.uxfs") => "umount",
+        _ if args.len() >= 3 && !args[1].as_bytes().starts_with(b"-") && !known(&args[1]) => "mount",
+        _ => return args,
+    };
+    let mut out: Vec<OsString> = vec!["uxfs".into(), verb.into()];
     let mut rest = args.into_iter().skip(1);
     while let Some(a) = rest.next() {
-        match a.to_str() {
-            Some("-n" | "-s" | "-v") => {}
-            Some("-r") => out.extend(["-o".into(), "ro".into()]),
-            Some("-w") => out.extend(["-o".into(), "rw".into()]),
-            Some("-t" | "-N") => drop(rest.next()),
+        match (a.to_str(), verb) {
+            (Some("-n" | "-s" | "-v"), _) | (Some("-f" | "-r"), "umount") => {}
+            (Some("-r"), _) => out.extend(["-o".into(), "ro".into()]),
+            (Some("-w"), _) => out.extend(["-o".into(), "rw".into()]),
+            (Some("-t" | "-N"), _) => drop(rest.next()),
             _ => out.push(a),
         }
     }
@@ -99,7 +102,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Cmd::Mkfs(m) => make::mkfs(&m, out)?,
         Cmd::Mount { options, foreground, image, dir } => mount::mount(&image, &dir, &options, foreground)?,
-        Cmd::Umount { dir } => mount::unmount(&dir)?,
+        Cmd::Umount { lazy, dir } => mount::unmount(&dir, lazy)?,
         Cmd::Sync { dir } => mount::sync(&dir)?,
         Cmd::Stats { json, dir } => control::stats(&dir, json, out)?,
         Cmd::Ls { long, all, inode, directory, paths } => {
@@ -323,7 +326,7 @@ fn mv(paths: &[OsString], how: Rename) -> Result<()> {
     })
 }
 
-fn ln(symbolic: bool, force: bool, target: &std::ffi::OsStr, link: &std::ffi::OsStr) -> Result<()> {
+fn ln(symbolic: bool, force: bool, target: &OsStr, link: &OsStr) -> Result<()> {
     let (source, path) = Place::inside(link);
     volume::with(&source, true, |v| {
         let old = match (symbolic, Place::parse(target)) {
@@ -408,6 +411,8 @@ mod tests {
             ("mount.fuse.uxfs a.img /mnt -r", "uxfs mount a.img /mnt -o ro"),
             ("uxfs a.img /mnt -o rw,dev", "uxfs mount a.img /mnt -o rw,dev"),
             ("uxfs ls a.img:/ -a", "uxfs ls a.img:/ -a"),
+            ("/sbin/umount.fuse.uxfs /mnt -r -t fuse.uxfs", "uxfs umount /mnt"),
+            ("umount.uxfs /mnt -l", "uxfs umount /mnt -l"),
         ] {
             assert_eq!(form(called).as_deref(), Ok(becomes));
         }

@@ -1,8 +1,9 @@
 //! `uxfs mount`, `umount` and `sync`.
 
-use crate::control::Control;
+use crate::control::{Control, Ending};
 use crate::place::{Part, Source, size};
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::mount::UnmountFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -220,21 +221,22 @@ fn serve(r: Request, dir: &Path) -> Result<()> {
             }
         }
     };
-    fs.close().with_context(|| format!("cannot close {name}; the next use recovers it"))?;
-    ended.context("the connection to the kernel failed")
+    let closed = fs.close().with_context(|| format!("cannot close {name}; the next use recovers it"));
+    if let Some(Ok(control)) = &control {
+        control.ended(&closed);
+    }
+    closed.and(ended.context("the connection to the kernel failed"))
 }
 
 fn run_unmount(dir: &Path, lazy: bool) -> Result<()> {
-    let mut c = if rustix::process::geteuid().is_root() {
-        let mut c = Command::new("umount");
-        c.args(lazy.then_some("-l"));
-        c
-    } else {
-        let mut c = Command::new("fusermount3");
-        c.arg("-u").args(lazy.then_some("-z"));
-        c
-    };
-    let out = c.arg("--").arg(dir).output().context("cannot run the unmounting program (package fuse3 or mount)")?;
+    if rustix::process::geteuid().is_root() {
+        // Not umount(8): it may have called us.
+        let how = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        return Ok(rustix::mount::unmount(dir, how | UnmountFlags::NOFOLLOW)?);
+    }
+    let mut c = Command::new("fusermount3");
+    let c = c.arg("-u").args(lazy.then_some("-z"));
+    let out = c.arg("--").arg(dir).output().context("cannot run fusermount3 (package fuse3)")?;
     if out.status.success() {
         return Ok(());
     }
@@ -296,11 +298,12 @@ fn unescape(s: &str) -> String {
     ["\\040", "\\011", "\\012", "\\134"].iter().zip([" ", "\t", "\n", "\\"]).fold(s.to_string(), |s, (code, c)| s.replace(code, c))
 }
 
-/// Unmounts a directory and waits until its volume is written and closed.
+/// Unmounts a directory and waits until its volume is written and closed; `lazy`: does not wait, and takes it from the tree although
+/// it is busy.
 ///
 /// # Errors
-/// It is no mount of uxfs, or busy.
-pub fn unmount(dir: &Path) -> Result<()> {
+/// It is no mount of uxfs, or busy; the volume could not be closed.
+pub fn unmount(dir: &Path, lazy: bool) -> Result<()> {
     // Not canonicalize: it asks a server that may be gone.
     let full = std::path::absolute(dir)?;
     let list = mounts()?;
@@ -308,13 +311,23 @@ pub fn unmount(dir: &Path) -> Result<()> {
         let c = dir.canonicalize().ok()?;
         list.iter().rev().find(|m| m.at == c)
     });
-    let Some(Mounted { at, image, .. }) = found else { bail!("{}: no volume is mounted there by uxfs", dir.display()) };
-    run_unmount(at, false).with_context(|| format!("cannot unmount {}", dir.display()))?;
+    let Some(m) = found else { bail!("{}: no volume is mounted there by uxfs", dir.display()) };
+    let ending = if lazy { None } else { Ending::of(&m.dev, m.uid) };
+    run_unmount(&m.at, lazy).with_context(|| format!("cannot unmount {}", dir.display()))?;
+    match ending {
+        Some(e) => e.wait(LONGEST_FLUSH).with_context(|| format!("{} is unmounted", dir.display())),
+        None if lazy => Ok(()),
+        None => wait_until_free(&m.image).with_context(|| format!("{} is unmounted", dir.display())),
+    }
+}
+
+/// Waits until nobody has an image open to write.
+fn wait_until_free(image: &Path) -> Result<()> {
     let Ok(f) = File::open(image) else { return Ok(()) };
     let deadline = Instant::now() + LONGEST_FLUSH;
     while rustix::fs::flock(&f, rustix::fs::FlockOperation::NonBlockingLockShared).is_err() {
         if Instant::now() > deadline {
-            bail!("{} is unmounted, but its server is still writing {}", dir.display(), image.display());
+            bail!("its server is still writing {}", image.display());
         }
         std::thread::sleep(Duration::from_millis(5));
     }

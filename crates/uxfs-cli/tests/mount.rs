@@ -437,8 +437,28 @@ fn a_mounted_image_is_refused_to_others_and_a_signal_unmounts_it() {
     assert!(p.try_uxfs(&["v.img", at.to_str().unwrap(), "-o", "ro,allow_other"]).status.success());
     assert_eq!(fs::read_to_string(at.join("f")).unwrap(), "data");
     assert!(fs::write(at.join("g"), "x").is_err());
-    p.uxfs(&["umount", "other"]);
+    // As umount(8) calls its helper: it waits, too, until the image is free.
+    let helper = p.dir.join("umount.fuse.uxfs");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_uxfs"), &helper).unwrap();
+    let held = File::open(at.join("f")).unwrap();
+    let o = run(helper.to_str().unwrap(), &[at.to_str().unwrap(), "-t", "fuse.uxfs"]);
+    assert!(!o.status.success() && text(&o).contains("busy") && is_mounted(&at), "{}", text(&o));
+    drop(held);
+    must(helper.to_str().unwrap(), &[at.to_str().unwrap(), "-t", "fuse.uxfs"]);
     assert!(!is_mounted(&at));
+    p.uxfs(&["rm", "v.img:/f"]);
+    // Although it is busy, and without waiting.
+    assert!(p.try_uxfs(&["mount", "v.img", "other"]).status.success());
+    let held = File::create(at.join("g")).unwrap();
+    p.uxfs(&["umount", "-l", "other"]);
+    assert!(!is_mounted(&at) && !p.try_uxfs(&["ls", "v.img"]).status.success());
+    drop(held);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !p.try_uxfs(&["ls", "v.img"]).status.success() {
+        assert!(Instant::now() < deadline, "the server goes on though no file is open any more");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    p.is_sound("v.img");
 }
 
 #[test]
@@ -658,4 +678,26 @@ fn counters_are_told_while_mounted() {
     p.uxfs(&["umount", &at]);
     drop(s);
     p.newest_is_silent("v.img");
+}
+
+/// A file system of memory, with room for so many MiB.
+fn small_host(at: &Path, mib: u32) -> Mount {
+    fs::create_dir(at).unwrap();
+    must("mount", &["-t", "tmpfs", "-o", &format!("size={mib}m"), "tmpfs", at.to_str().unwrap()]);
+    Mount { at: at.to_path_buf() }
+}
+
+#[test]
+fn unmounting_says_what_could_not_be_written() {
+    let p = Place::new("ending");
+    let host = small_host(&p.dir.join("host"), 40);
+    p.uxfs(&["mkfs", "-q", "-l", "size=10m", "-d", "size=300m", "host/v.img"]);
+    let s = p.serve("host/v.img", "commit=0,cache=none");
+    // More than the host has room for; uxfs may keep it until somebody wants it to be durable.
+    fs::write(s.at.join("f"), vec![7; 60 << 20]).unwrap();
+    let o = p.try_uxfs(&["umount", &s.path("")]);
+    assert!(!is_mounted(&s.at));
+    assert!(!o.status.success() && text(&o).contains("is unmounted: cannot close"), "{}", text(&o));
+    drop(s);
+    drop(host);
 }
