@@ -152,11 +152,21 @@ fn a_stalled_read_or_write_stops_nobody_else() {
         }
         dev.faulty.stall(e.start..e.start + MIB);
         std::thread::scope(|s| {
-            let stuck = s.spawn(|| match reading {
-                true => fs.read(inos[0], 0, &mut [0; 100]).map(drop),
-                false => fs.fsync(inos[0]),
-            });
-            while dev.faulty.waiting() == 0 {
+            // So many that there would be no memory for others, if each of them might read far ahead.
+            let stuck = match reading {
+                true => 0..48,
+                false => 0..1,
+            };
+            let stuck: Vec<_> = stuck
+                .map(|n| {
+                    let (fs, ino) = (&fs, inos[0]);
+                    s.spawn(move || match reading {
+                        true => fs.read(ino, MIB - (n + 1) * 20_000, &mut [0; 100]).map(drop),
+                        false => fs.fsync(ino),
+                    })
+                })
+                .collect();
+            while dev.faulty.waiting() < stuck.len() {
                 std::thread::yield_now();
             }
             // It hangs here if anything waits for that.
@@ -179,9 +189,9 @@ fn a_stalled_read_or_write_stops_nobody_else() {
             fs.write(inos[0], 3 * MIB, &buf, false).unwrap();
             fs.stat(inos[0]).unwrap();
             fs.create(dirs[0], b"beside", FILE).unwrap();
-            assert!(!stuck.is_finished());
+            assert!(stuck.iter().all(|s| !s.is_finished()));
             dev.faulty.stall(0..0);
-            stuck.join().unwrap().unwrap();
+            stuck.into_iter().for_each(|s| s.join().unwrap().unwrap());
         });
         fs.unmount().unwrap();
         let report = uxfs_check::check(&*dev.dev).unwrap();

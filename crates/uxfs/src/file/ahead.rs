@@ -43,6 +43,13 @@ struct State {
     pending: Vec<Range<u64>>,
 }
 
+impl State {
+    /// The window for who misses blocks from `first` on.
+    fn window_at(&self, first: u64, block: u64) -> u64 {
+        if first == self.next { (self.window * 2).clamp(FIRST / block, LONGEST / block) } else { 0 }
+    }
+}
+
 impl Default for Ahead {
     fn default() -> Ahead {
         let (state, pending, arrived) = (Mutex::default(), AtomicBool::new(false), Condvar::new());
@@ -51,14 +58,18 @@ impl Default for Ahead {
 }
 
 impl Ahead {
-    /// Where to stop reading, if blocks `first..end` are missing.
-    pub fn plan(&self, first: u64, end: u64, block: u64) -> u64 {
+    /// Where to stop reading, if blocks `first..end` are missing; at `most` if that is before.
+    pub fn plan(&self, first: u64, end: u64, block: u64, most: u64) -> u64 {
         let mut s = self.state.lock();
-        let follows = first == s.next;
-        s.window = if follows { (s.window * 2).clamp(FIRST / block, LONGEST / block) } else { 0 };
-        s.next = end.max(first + s.window);
+        s.window = s.window_at(first, block);
+        s.next = end.max((first + s.window).min(most));
         self.mark.store(if s.window > 0 && s.next > end { end } else { u64::MAX }, Ordering::Relaxed);
         s.next
+    }
+
+    /// How many blocks [`plan`](Ahead::plan) would have read from `first` on.
+    pub fn window(&self, first: u64, block: u64) -> u64 {
+        self.state.lock().window_at(first, block)
     }
 
     /// The next windows, if it is time for them because somebody reads these blocks of the first `size`. They are on their way then.

@@ -84,6 +84,8 @@ struct State {
     busy: BTreeMap<u64, usize>,
     /// Pages that are to be written, of the files that have been dirty longest.
     oldest: u64,
+    /// Pages that workers took on because too much was dirty.
+    taken: u64,
 }
 
 /// The workers of a volume, and what they did.
@@ -184,7 +186,8 @@ impl Files {
 
     /// What there is to do, for a worker.
     fn look(self: &Arc<Self>, s: &mut State) -> Option<(Turn, u64)> {
-        let much = s.oldest > 0 || self.dirty_pages() > self.background() - self.background() / 8;
+        let over = (self.dirty_pages() as u64).saturating_sub((self.background() - self.background() / 8) as u64 + s.taken);
+        let much = s.oldest > 0 || over > 0;
         let mut dirty = self.dirty.lock();
         if !much && dirty.all_behind() == 0 {
             return None;
@@ -197,12 +200,11 @@ impl Files {
         }
         let turn = turn?;
         *s.busy.entry(turn.inode.ino.0).or_default() += 1;
-        // Whoever writes behind is waited for soon: a batch each.
-        let mut pages = if turn.line == DROPPED { 1 } else { TURN / u64::from(turn.inode.vol.geo.blocksize) };
-        if s.oldest > 0 {
-            pages = pages.min(s.oldest);
-            s.oldest -= pages;
-        }
+        // Whoever writes behind is waited for soon: a batch each. Else no more than is too much: what is on its way at once delays who reads.
+        let most = if turn.line == DROPPED { 1 } else { TURN / u64::from(turn.inode.vol.geo.blocksize) };
+        let pages = most.min(if s.oldest > 0 { s.oldest } else { over.max(1) });
+        s.oldest = s.oldest.saturating_sub(pages);
+        s.taken += pages;
         Some((turn, pages))
     }
 
@@ -234,6 +236,7 @@ impl Files {
             drop(guard);
             self.dirty.lock().settle(&turn, *done.as_ref().unwrap_or(&0));
             let mut s = self.flusher.kick.lock();
+            s.taken -= pages;
             if let std::collections::btree_map::Entry::Occupied(mut e) = s.busy.entry(inode.ino.0) {
                 *e.get_mut() -= 1;
                 if *e.get() == 0 {

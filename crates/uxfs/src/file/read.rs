@@ -1,6 +1,5 @@
 //! Reading: what pages hold, and what the device has for the rest. Whoever reads a file from front to back is read ahead of.
 
-use super::ahead::LONGEST;
 use super::pages::FOLIO;
 use super::{FileState, Files};
 use crate::error::Result;
@@ -108,11 +107,14 @@ pub(super) fn place(inode: &Inode, e: &Extent, block: u64) -> u64 {
 
 /// Reads what no page holds.
 fn read_missing(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8], drop: bool) -> Result<()> {
+    let bs = u64::from(inode.vol.geo.blocksize);
+    let (first, end) = (offset / bs, (offset + buf.len() as u64).div_ceil(bs));
+    let to = if st.files.cfg.keep { end.max(first + st.ahead.window(first, bs)) } else { end };
     // Where memory is short, what is read goes to who asked and nowhere else.
     if st.files.cfg.keep
-        && let Some(_room) = st.files.memory.try_room(buf.len() + LONGEST as usize)
+        && let Some(_room) = st.files.memory.try_room(((to - first) * bs) as usize)
     {
-        return read_kept(inode, st, offset, buf, drop);
+        return read_kept(inode, st, offset, buf, to, drop);
     }
     read_device(inode, offset, buf)
 }
@@ -134,12 +136,12 @@ pub(super) fn read_device(inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Re
     Ok(())
 }
 
-/// Reads in whole blocks that become pages, and some of those that follow.
-fn read_kept(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8], drop: bool) -> Result<()> {
+/// Reads in whole blocks that become pages, and some of those that follow, at most before `most`.
+fn read_kept(inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &mut [u8], most: u64, drop: bool) -> Result<()> {
     let bs = u64::from(inode.vol.geo.blocksize);
     let (first, end) = (offset / bs, (offset + buf.len() as u64).div_ceil(bs));
     let last = st.size.load(Ordering::Acquire).div_ceil(bs).max(end);
-    let ahead = st.ahead.plan(first, end, bs).min(last);
+    let ahead = st.ahead.plan(first, end, bs, most).min(last);
     buf.fill(0);
     let mut at = first;
     while at < ahead {
