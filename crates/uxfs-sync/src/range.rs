@@ -32,6 +32,8 @@ const LEN_AT: u32 = 3;
 const LEN_BITS: u32 = 21;
 const START_AT: u32 = LEN_AT + LEN_BITS;
 const ENDLESS: u64 = (1 << LEN_BITS) - 1;
+/// The first segment that begins too far behind for a word.
+const FAR: u64 = (1 << (64 - START_AT)) / (SEGMENT / PAGE);
 
 /// How often a word that is held is looked at before its holder is waited for in the queue.
 const SPINS: u32 = if cfg!(uxfs_shuttle) { 1 } else { 100 };
@@ -138,19 +140,16 @@ impl Shard {
         }
     }
 
-    /// Gives a range back as it was taken.
-    fn unlock(&self, start: u64, end: u64, shared: bool, in_word: bool) {
-        let word = if in_word { pack(start, end, shared) } else { None };
+    /// Gives back what its word holds.
+    #[inline]
+    fn unlock_word(&self, word: u64) {
         #[cfg(uxfs_holes)]
-        if in_word && holes::FORGETS.load(Ordering::Relaxed) {
+        if holes::FORGETS.load(Ordering::Relaxed) {
             return self.word.store(0, Ordering::Release);
         }
-        if let Some(w) = word
-            && self.word.compare_exchange(w, 0, Ordering::Release, Ordering::Relaxed).is_ok()
-        {
-            return;
+        if self.word.compare_exchange(word, 0, Ordering::Release, Ordering::Relaxed).is_err() {
+            self.unlock_queued(unpack(word), true);
         }
-        self.unlock_queued(word.map_or(Entry::holder(start, end, shared), unpack), in_word);
     }
 
     #[cold]
@@ -187,23 +186,36 @@ pub struct RangeLock {
 /// A range that is locked; given back when dropped.
 #[derive(Debug)]
 #[must_use]
-pub struct RangeGuard<'a> {
+pub struct RangeGuard<'a>(Held<'a>);
+
+#[derive(Debug)]
+enum Held<'a> {
+    /// In the word of one shard.
+    Word(&'a Shard, u64),
+    /// In several shards, or in a queue.
+    Shards { _held: Several<'a> },
+}
+
+/// What is held of some shards, a bit for each, and of those in whose words it is.
+#[derive(Debug)]
+struct Several<'a> {
     lock: &'a RangeLock,
     start: u64,
     end: u64,
     shared: bool,
-    /// The shards that it holds, a bit for each, and those whose words it is in.
     shards: u16,
     words: u16,
 }
 
 impl RangeLock {
     /// Waits for a range, to look at it.
+    #[inline]
     pub fn read(&self, range: Range<u64>) -> RangeGuard<'_> {
         self.lock(range, true)
     }
 
     /// Waits for a range, to change it.
+    #[inline]
     pub fn write(&self, range: Range<u64>) -> RangeGuard<'_> {
         self.lock(range, false)
     }
@@ -215,19 +227,40 @@ impl RangeLock {
         }
     }
 
+    #[inline]
     fn lock(&self, range: Range<u64>, shared: bool) -> RangeGuard<'_> {
-        let (start, end) = (range.start, range.end.max(range.start.saturating_add(1)));
+        let (start, last) = (range.start, range.end.saturating_sub(1).max(range.start));
+        if let Some(shard) = self.only_shard(start, last) {
+            // As `pack` does it: it is short, and does not begin too far behind.
+            let (first, pages) = (start / PAGE, last / PAGE - start / PAGE + 1);
+            let word = first << START_AT | pages << LEN_AT | HELD | if shared { SHARED } else { 0 };
+            if shard.word.compare_exchange(0, word, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return RangeGuard(Held::Word(shard, word));
+            }
+        }
+        self.lock_several(start, last.saturating_add(1), shared)
+    }
+
+    /// The shard of a range that lies in one segment, not too far behind, if it was made.
+    #[inline]
+    fn only_shard(&self, start: u64, last: u64) -> Option<&Shard> {
+        if last < SEGMENT {
+            return Some(&self.first);
+        }
+        let segment = start / SEGMENT;
+        let others = self.others.get().filter(|_| segment == last / SEGMENT && segment < FAR)?;
+        Some(others.get((segment % SHARDS as u64).wrapping_sub(1) as usize).map_or(&self.first, |a| &a.0))
+    }
+
+    #[cold]
+    fn lock_several(&self, start: u64, end: u64, shared: bool) -> RangeGuard<'_> {
         let (from, to) = (start / SEGMENT, (end - 1) / SEGMENT);
         // What begins in the first segment and has no end needs no others: see rule 4.
         let endless = from == 0 && end == u64::MAX;
         if to > 0 && !endless && self.others.get().is_none() {
             self.grow();
         }
-        let mut guard = RangeGuard { lock: self, start, end, shared, shards: 0, words: 0 };
-        if from == to {
-            guard.take((from % SHARDS as u64) as usize);
-            return guard;
-        }
+        let mut held = Several { lock: self, start, end, shared, shards: 0, words: 0 };
         let mut wanted = u16::MAX;
         if to - from < SHARDS as u64 {
             wanted = (from..=to).fold(0, |m, s| m | 1 << (s % SHARDS as u64));
@@ -235,23 +268,23 @@ impl RangeLock {
         for n in (0..SHARDS).filter(|n| wanted & 1 << n != 0) {
             // There are no others only for what has no end; holding the first one, it sees to it that this stays so.
             if n == 0 || self.others.get().is_some() {
-                guard.take(n);
+                held.take(n);
             }
         }
-        guard
+        RangeGuard(Held::Shards { _held: held })
     }
 
     /// Makes the other shards.
     #[cold]
     fn grow(&self) {
         // Nobody who holds the first shard only, and means all that follows, may be there: whoever means less need not be waited for.
-        let mut guard = RangeGuard { lock: self, start: SEGMENT, end: u64::MAX, shared: false, shards: 0, words: 0 };
-        guard.take(0);
+        let mut held = Several { lock: self, start: SEGMENT, end: u64::MAX, shared: false, shards: 0, words: 0 };
+        held.take(0);
         self.others.get_or_init(|| (1..SHARDS).map(|_| Apart::default()).collect());
     }
 }
 
-impl RangeGuard<'_> {
+impl Several<'_> {
     fn take(&mut self, n: usize) {
         let in_word = self.lock.shard(n).lock(self.start, self.end, self.shared);
         self.shards |= 1 << n;
@@ -259,13 +292,23 @@ impl RangeGuard<'_> {
     }
 }
 
-impl Drop for RangeGuard<'_> {
+impl Drop for Several<'_> {
     fn drop(&mut self) {
-        let mut left = self.shards;
-        while left != 0 {
-            let n = left.trailing_zeros();
-            self.lock.shard(n as usize).unlock(self.start, self.end, self.shared, self.words >> n & 1 != 0);
-            left &= left - 1;
+        for n in (0..SHARDS).filter(|n| self.shards & 1 << n != 0) {
+            let (shard, word) = (self.lock.shard(n), pack(self.start, self.end, self.shared));
+            match word.filter(|_| self.words & 1 << n != 0) {
+                Some(word) => shard.unlock_word(word),
+                None => shard.unlock_queued(Entry::holder(self.start, self.end, self.shared), false),
+            }
+        }
+    }
+}
+
+impl Drop for RangeGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Held::Word(shard, word) = self.0 {
+            shard.unlock_word(word);
         }
     }
 }
@@ -297,6 +340,17 @@ mod tests {
             assert!(u.end - e < PAGE || u.end == u64::MAX);
         }
         assert_eq!(pack(u64::MAX - 1, u64::MAX, true), None);
+        // What is taken at once has the same word.
+        let lock = RangeLock::default();
+        drop(lock.read(0..2 * SEGMENT));
+        for (s, e, shared) in
+            [(0, 0, true), (5, 4, false), (4095, 4097, false), (7 * SEGMENT + 1, 8 * SEGMENT, true), (1 << 51, (1 << 51) + 9, true)]
+        {
+            let held = if shared { lock.read(s..e) } else { lock.write(s..e) };
+            assert!(matches!(held.0, Held::Word(_, w) if Some(w) == pack(s, e.max(s + 1), shared)), "{s} {e}");
+        }
+        assert!(matches!(lock.read(1 << 52..(1 << 52) + 1).0, Held::Shards { .. }));
+        drop(lock.write(u64::MAX..u64::MAX));
     }
 
     /// Threads take random ranges, and mark each piece of theirs: nobody may find another's mark where one of both writes.
