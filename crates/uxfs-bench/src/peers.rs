@@ -4,6 +4,7 @@ use crate::beside;
 use crate::table::Table;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -78,6 +79,10 @@ impl Mounted {
             Peer::Null => {
                 let flag = writeback.then_some("--writeback");
                 m.serve(Command::new(std::env::current_exe()?).arg("null").args(flag).arg(&at))?;
+                // As much as `uxfs mount` lets the kernel read ahead.
+                let device = fs::metadata(&at)?.dev();
+                let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+                fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), "1024")?;
             }
             Peer::Uxfs => {
                 must(Command::new(program()?).args(["mkfs", "-q"]).arg(&image))?;

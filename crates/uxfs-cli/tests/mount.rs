@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -290,6 +290,9 @@ fn data_is_right_in_each_cache_mode() {
             assert_eq!(f.metadata().unwrap().len(), model.len() as u64);
         }
         drop(f);
+        let device = fs::metadata(&s.at).unwrap().dev();
+        let ahead = format!("/sys/class/bdi/{}:{}/read_ahead_kb", rustix::fs::major(device), rustix::fs::minor(device));
+        assert_eq!(fs::read_to_string(ahead).unwrap(), "1024\n");
         s.unmount();
         p.is_sound("v.img");
         let k = p.kernel("v.img", "loop,ro");
@@ -537,7 +540,7 @@ fn access_control_lists_are_those_of_the_kernel() {
 #[test]
 fn names_change_places_and_leave_whiteouts() {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
-    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    use std::os::unix::fs::FileTypeExt;
     let p = Place::new("exchange");
     p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=300m", "v.img"]);
     let s = p.serve("v.img", "");
@@ -623,7 +626,7 @@ fn flags_hints_and_trimming_go_through_a_mount() {
     io("dir", "chattr +P");
     fs::write(m.at.join("dir/new"), "ten bytes.").unwrap();
     File::open(m.at.join("dir/new")).unwrap().sync_all().unwrap();
-    let sectors = |f: &str| std::os::unix::fs::MetadataExt::blocks(&fs::metadata(m.at.join(f)).unwrap());
+    let sectors = |f: &str| fs::metadata(m.at.join(f)).unwrap().blocks();
     assert!(sectors("dir/new") == 128 && io("dir/new", "lsproj").contains("17"), "{}", sectors("dir/new"));
     assert!(fs::rename(m.at.join("dir/new"), m.at.join("new")).is_ok());
     assert!(io("", "label").contains("labelled"));
@@ -631,7 +634,7 @@ fn flags_hints_and_trimming_go_through_a_mount() {
     p.uxfs(&["sync", m.at.to_str().unwrap()]);
     fs::remove_file(m.at.join("big")).unwrap();
     p.uxfs(&["sync", m.at.to_str().unwrap()]);
-    let blocks = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(p.dir.join("v.img")).unwrap());
+    let blocks = || fs::metadata(p.dir.join("v.img")).unwrap().blocks();
     let before = blocks();
     let said = must("fstrim", &["-v", m.at.to_str().unwrap()]);
     assert!(said.contains("trimmed") && before - blocks() > 50_000, "{said} {before} {}", blocks());

@@ -2,6 +2,7 @@
 
 use crate::CacheMode;
 use crate::attributes::{entry_kind, file_attr, split_dev, timestamp};
+use crate::buffers::Buffers;
 use crate::handles::Handles;
 use crate::pool::Pool;
 use crate::relay::Relay;
@@ -21,7 +22,7 @@ use uxfs::{Acl, Allocate, AttrName, Domain, Error, Fs, How, IoMode, Make, Rename
 /// How long the kernel may believe names and attributes: it changes them all itself.
 const TTL: Duration = Duration::from_secs(3600);
 /// Bytes of a request's data.
-const MAX_WRITE: u32 = 1 << 20;
+pub const MAX_WRITE: u32 = 1 << 20;
 /// Requests that the kernel may have waiting in the background (read-ahead, write-back of mapped pages).
 const BACKGROUND: u16 = 64;
 /// Bytes that one request copies; whoever wants more asks again.
@@ -37,6 +38,7 @@ pub struct Front {
     cache: CacheMode,
     io_mode: IoMode,
     open: Handles,
+    buffers: Buffers,
     waiting: Pool,
     relay: Arc<Relay>,
 }
@@ -48,8 +50,9 @@ fn errno(e: &Error) -> Errno {
 impl Front {
     /// Serves `fs`, whose data is cached there.
     pub fn new(fs: Arc<Fs>, cache: CacheMode, io_mode: IoMode, relay: Arc<Relay>) -> Front {
-        let (root, blksize, open, waiting) = (fs.root(), fs.statfs().block_size, Handles::default(), Pool::default());
-        Front { root, blksize, fs, cache, io_mode, open, waiting, relay }
+        let (root, blksize, open) = (fs.root(), fs.statfs().block_size, Handles::default());
+        let (buffers, waiting) = (Buffers::new(MAX_WRITE as usize), Pool::default());
+        Front { root, blksize, fs, cache, io_mode, open, buffers, waiting, relay }
     }
 
     /// How a file that is being opened is read and written: as who opens it says, else as the file does, else as the mount does.
@@ -115,6 +118,45 @@ impl Front {
         Make { mode: mode as u16, uid: req.uid(), gid: req.gid(), rdev: split_dev(rdev), umask: umask as u16 & 0o777 }
     }
 
+    /// Takes away the bits by which a file lends its owner's or its group's rights, since somebody changes what it holds or whose it is.
+    /// The kernel, which holds the file meanwhile, leaves this to us.
+    fn lend_no_rights(&self, ino: u64) -> Result<(), Error> {
+        let s = self.fs.stat(ino)?;
+        let by_group = if s.mode & 0o010 != 0 { 0o2000 } else { 0 };
+        let lent = s.mode & (0o4000 | by_group);
+        if s.mode & 0o170_000 == 0o040_000 || lent == 0 {
+            return Ok(());
+        }
+        self.fs.setattr(ino, SetAttr { mode: Some(s.mode & 0o7777 & !lent), ..SetAttr::default() }).map(drop)
+    }
+
+    /// The same for what anybody but root does with a file's data.
+    fn lend_no_rights_but(&self, ino: u64, req: &Request) -> Result<(), Error> {
+        if req.uid() == 0 { Ok(()) } else { self.lend_no_rights(ino) }
+    }
+
+    /// Before a change: what it takes from the rights that the file lends.
+    fn lend_less(&self, ino: u64, a: &SetAttr, req: &Request) -> Result<(), Error> {
+        match (a.mode, a.uid.or(a.gid), a.size) {
+            (Some(_), ..) => Ok(()),
+            (None, Some(_), _) => self.lend_no_rights(ino),
+            (None, None, Some(_)) => self.lend_no_rights_but(ino, req),
+            // A change of nothing: of its owners by whoever may do that, or what the kernel sends before something that asks for itself.
+            (None, None, None) if a.atime.is_none() && a.mtime.is_none() && self.fs.stat(ino)?.uid == req.uid() => {
+                self.lend_no_rights_but(ino, req)
+            }
+            (None, None, None) => Ok(()),
+        }
+    }
+
+    /// Before a write: takes away what it may not keep. Where the kernel caches, it takes the capabilities itself.
+    fn lend_less_written(&self, ino: u64, flags: WriteFlags) -> Result<(), Error> {
+        if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            self.lend_no_rights(ino)?;
+        }
+        if self.cache.is_ours() { self.fs.remove_capabilities(ino) } else { Ok(()) }
+    }
+
     fn empty(r: Result<(), Error>, reply: ReplyEmpty) {
         match r {
             Ok(()) => reply.ok(),
@@ -157,6 +199,8 @@ impl Filesystem for Front {
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_DONT_MASK,
             InitFlags::FUSE_HAS_IOCTL_DIR,
+            // Else it asks before each write whether the file has capabilities.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ] {
             // An older kernel lacks some; it works without.
             let _ = config.add_capabilities(f);
@@ -210,7 +254,7 @@ impl Filesystem for Front {
 
     fn setattr(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -232,7 +276,8 @@ impl Filesystem for Front {
             TimeOrNow::Now => self.fs.now(),
         };
         let change = SetAttr { mode: mode.map(|m| m as u16 & 0o7777), uid, gid, size, atime: atime.map(time), mtime: mtime.map(time) };
-        match self.fs.setattr(self.ino(ino), change) {
+        let ino = self.ino(ino);
+        match self.lend_less(ino, &change, req).and_then(|()| self.fs.setattr(ino, change)) {
             Ok(s) => reply.attr(&TTL, &self.attr(&s)),
             Err(e) => reply.error(errno(&e)),
         }
@@ -368,15 +413,16 @@ impl Filesystem for Front {
         reply: ReplyData,
     ) {
         let _turn = self.relay.begin();
-        let mut buf = vec![0; size as usize];
-        let read = match self.open.get(fh.0) {
-            Some(f) => f.read(offset, &mut buf),
-            None => self.fs.read(self.ino(ino), offset, &mut buf),
-        };
-        match read {
-            Ok(n) => reply.data(&buf[..n]),
-            Err(e) => reply.error(errno(&e)),
-        }
+        self.buffers.with(size as usize, |buf| {
+            let read = match self.open.get(fh.0) {
+                Some(f) => f.read(offset, buf),
+                None => self.fs.read(self.ino(ino), offset, buf),
+            };
+            match read {
+                Ok(n) => reply.data(&buf[..n]),
+                Err(e) => reply.error(errno(&e)),
+            }
+        });
     }
 
     fn write(
@@ -393,13 +439,11 @@ impl Filesystem for Front {
     ) {
         let _turn = self.relay.begin();
         // For O_APPEND the kernel holds the file and gives the end as the offset.
-        let written = match self.open.get(fh.0) {
+        let ino = self.ino(ino);
+        let written = self.lend_less_written(ino, write_flags).and_then(|()| match self.open.get(fh.0) {
             Some(f) => f.write(offset, data),
-            None => {
-                let how = How { mode: IoMode::Buffered, domain: Domain(req.uid()) };
-                self.fs.write_with(self.ino(ino), offset, data, false, how)
-            }
-        };
+            None => self.fs.write_with(ino, offset, data, false, How { mode: IoMode::Buffered, domain: Domain(req.uid()) }),
+        });
         match written {
             // What the kernel writes back from its cache it cannot write in part.
             Ok(n) if n < data.len() && write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) => reply.error(Errno::ENOSPC),
@@ -551,7 +595,7 @@ impl Filesystem for Front {
         }
     }
 
-    fn fallocate(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+    fn fallocate(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
         let _turn = self.relay.begin();
         let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
         let what = match mode & !libc::FALLOC_FL_KEEP_SIZE {
@@ -563,7 +607,8 @@ impl Filesystem for Front {
             libc::FALLOC_FL_UNSHARE_RANGE => Allocate::Unshare,
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
-        Self::empty(self.fs.fallocate(self.ino(ino), what, offset, length), reply);
+        let ino = self.ino(ino);
+        Self::empty(self.lend_no_rights_but(ino, req).and_then(|()| self.fs.fallocate(ino, what, offset, length)), reply);
     }
 
     fn lseek(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -583,7 +628,7 @@ impl Filesystem for Front {
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         ino_in: INodeNo,
         _fh_in: FileHandle,
         offset_in: u64,
@@ -595,7 +640,9 @@ impl Filesystem for Front {
         reply: ReplyWrite,
     ) {
         let _turn = self.relay.begin();
-        match self.fs.copy_range((self.ino(ino_in), offset_in), (self.ino(ino_out), offset_out), len.min(MOST_COPIED)) {
+        let (from, to) = (self.ino(ino_in), self.ino(ino_out));
+        let ready = self.lend_no_rights_but(to, req);
+        match ready.and_then(|()| self.fs.copy_range((from, offset_in), (to, offset_out), len.min(MOST_COPIED))) {
             Ok(n) => reply.written(n as u32),
             Err(e) => reply.error(errno(&e)),
         }

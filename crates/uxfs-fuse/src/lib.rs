@@ -7,6 +7,7 @@
 //! in the engine is stood in for by another thread (`relay`).
 
 mod attributes;
+mod buffers;
 mod front;
 mod handles;
 mod ioctl;
@@ -16,6 +17,7 @@ mod relay;
 use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
 use relay::Relay;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -147,7 +149,17 @@ pub fn mount(fs: Arc<Fs>, dir: &Path, o: &Options) -> io::Result<Mounted> {
     let mut session = Session::new(front::Front::new(fs, o.cache, o.io_mode, Relay::new(threads, cpus, REST)), dir, &config)?;
     let unmounter = Unmounter(session.unmount_callable());
     let session = std::thread::Builder::new().name("uxfs-fuse".into()).spawn(move || session.run())?;
+    // Only root may; it works without.
+    let _ = read_far_ahead(dir);
     Ok(Mounted { session, unmounter })
+}
+
+/// Lets the kernel ask for as much at once as a request holds, where somebody reads a file from front to back: its own limit is
+/// 128 KiB.
+fn read_far_ahead(dir: &Path) -> io::Result<()> {
+    let device = std::fs::metadata(dir)?.dev();
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), (front::MAX_WRITE >> 10).to_string())
 }
 
 impl Mounted {

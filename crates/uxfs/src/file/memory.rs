@@ -17,6 +17,11 @@ const LINES: usize = 8;
 /// Folios in a line before it is looked through for those that are gone.
 const LEAST_LINE: usize = 512;
 
+/// Bytes of a buffer that is used again: the allocator gives such memory back to the system, which then clears every page of it.
+const LARGE: usize = 128 << 10;
+/// What part of the limit such buffers take while nobody uses them.
+const SPARE: usize = 32;
+
 /// Folios that may be asked for room, the one that was asked longest ago first. Some may be gone.
 #[derive(Default)]
 struct Line {
@@ -51,6 +56,9 @@ impl Buf {
 impl Drop for Buf {
     fn drop(&mut self) {
         self.memory.give_back(self.bytes.capacity());
+        if self.bytes.capacity() >= LARGE {
+            self.memory.spare(std::mem::take(&mut self.bytes));
+        }
     }
 }
 
@@ -84,6 +92,8 @@ pub struct Memory {
     left: Condvar,
     lines: [Mutex<Line>; LINES],
     next: AtomicUsize,
+    /// Large buffers that nobody uses, the last one used last.
+    spares: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Memory {
@@ -91,8 +101,34 @@ impl Memory {
     pub fn new(limit: usize) -> Arc<Memory> {
         let zero = || AtomicUsize::new(0);
         let (turn, queue, left, lines) = (Mutex::new(()), Mutex::new(()), Condvar::new(), Default::default());
-        let (used, peak, admitted, waiting, next) = (zero(), zero(), zero(), zero(), zero());
-        Arc::new(Memory { used, peak, limit, admitted, waiting, turn, queue, left, lines, next })
+        let (used, peak, admitted, waiting, next, spares) = (zero(), zero(), zero(), zero(), zero(), Mutex::default());
+        Arc::new(Memory { used, peak, limit, admitted, waiting, turn, queue, left, lines, next, spares })
+    }
+
+    /// An empty vector for so many bytes.
+    pub fn vec(&self, bytes: usize) -> Vec<u8> {
+        if bytes >= LARGE {
+            let mut spares = self.spares.lock();
+            let fits = |s: &Vec<u8>| (bytes..=bytes + bytes / 8).contains(&s.capacity());
+            if let Some(n) = spares.iter().rposition(fits) {
+                return spares.remove(n);
+            }
+        }
+        Vec::with_capacity(bytes)
+    }
+
+    /// Keeps a large buffer for somebody else, instead of those that were kept longest.
+    fn spare(&self, mut bytes: Vec<u8>) {
+        bytes.clear();
+        let mut spares = self.spares.lock();
+        spares.push(bytes);
+        let mut room = self.limit / SPARE;
+        let fits = |s: &&Vec<u8>| room.checked_sub(s.capacity()).map(|r| room = r).is_some();
+        let kept = spares.iter().rev().take_while(fits).count();
+        let too_many = spares.len() - kept;
+        let gone: Vec<_> = spares.drain(..too_many).collect();
+        drop(spares);
+        drop(gone);
     }
 
     /// Counts bytes that are to be shared.

@@ -50,6 +50,10 @@ pub(super) fn locked(
             continue;
         }
         let n = to.saturating_sub(offset) as usize;
+        if cfg!(debug_assertions) {
+            // So that nobody gets to see what was not filled.
+            buf[..n].fill(0xa5);
+        }
         fill(&mut buf[..n])?;
         return Ok(n);
     }
@@ -126,13 +130,18 @@ pub(super) fn read_device(inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Re
     if buf.is_empty() {
         return Ok(());
     }
-    buf.fill(0);
+    let mut rest = buf;
+    let mut filled = offset;
     for e in written(inode, offset / bs, end.div_ceil(bs))? {
         let (s, t) = ((e.off.0 * bs).max(offset), (e.end() * bs).min(end));
         let at = place(inode, &e, s / bs) + s % bs;
-        let part = &mut buf[(s - offset) as usize..(t - offset) as usize];
+        let (hole, behind) = std::mem::take(&mut rest).split_at_mut((s - filled) as usize);
+        let (part, behind) = behind.split_at_mut((t - s) as usize);
+        hole.fill(0);
         uxfs_sync::blocking(|| inode.vol.dev.read(at, part))?;
+        (rest, filled) = (behind, t);
     }
+    rest.fill(0);
     Ok(())
 }
 
@@ -170,8 +179,10 @@ pub(super) fn read_pages(
     let ticket = st.pages.ticket(blocks.start);
     for e in written(inode, blocks.start, blocks.end)? {
         let (first, to) = (e.off.0.max(blocks.start), e.end().min(blocks.end));
-        let mut bytes = vec![0; ((to - first) * bs) as usize];
-        debug_assert!(bytes.len() <= FOLIO);
+        let len = ((to - first) * bs) as usize;
+        debug_assert!(len <= FOLIO);
+        let mut bytes = st.files.memory.vec(len);
+        bytes.resize(len, 0);
         let r = uxfs_sync::blocking(|| inode.vol.dev.read(place(inode, &e, first), &mut bytes));
         // Nobody asked for what lies ahead: it fails when somebody does.
         if first * bs >= end && r.is_err() {

@@ -224,7 +224,7 @@ fn compose(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], drop: bo
     let bs = u64::from(inode.vol.geo.blocksize);
     let (end, size) = (offset + src.len() as u64, st.size.load(Ordering::Acquire));
     let (start, stop) = (offset - offset % bs, end.next_multiple_of(bs));
-    let mut bytes = Vec::with_capacity((stop - start) as usize);
+    let mut bytes = st.files.memory.vec((stop - start) as usize);
     // Bytes past the end are whatever the last block held; they are not part of the file.
     let old = |bytes: &mut Vec<u8>, from: u64, to: u64| -> Result<()> {
         let at = bytes.len();

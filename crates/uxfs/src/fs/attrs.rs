@@ -10,6 +10,8 @@ use uxfs_format::acl::{self, Acl};
 use uxfs_format::attr::flag;
 use uxfs_format::inode::mode;
 
+/// Where a file's capabilities are.
+const CAPABILITY: AttrName<'static> = AttrName { namespace: flag::SECURE, name: b"capability" };
 /// The attribute in which a file says how it wishes to be read and written.
 const IO_MODE: AttrName<'static> = AttrName { namespace: 0, name: b"uxfs.iomode" };
 
@@ -104,6 +106,18 @@ impl Fs {
         self.mount.vol().check_writable()?;
         i.check_removable()?;
         attr::remove(&i, name)
+    }
+
+    /// Takes a file's capabilities away, if it has any, as Linux does before it is written.
+    ///
+    /// # Errors
+    /// As [`Fs::remove_attr`].
+    pub fn remove_capabilities(&self, ino: u64) -> Result<()> {
+        match self.get_attr(ino, CAPABILITY) {
+            Ok(_) => self.remove_attr(ino, CAPABILITY),
+            Err(Error::NoAttribute) => Ok(()),
+            Err(e) => Err(e),
+        }
     }
 
     /// How a file wishes to be read and written where nobody says otherwise: what its attribute `user.uxfs.iomode` names.
