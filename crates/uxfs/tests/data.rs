@@ -198,7 +198,7 @@ fn exercise(img: &Image, steps: u64, seed: u64, full: bool) {
         let what = f.step(&c, bs);
         *counts.entry(what).or_default() += 1;
         if i % 7 == 0 {
-            f.compare(what, &c);
+            f.compare(&format!("{what}, step {i} of seed {seed},"), &c);
         }
         if i % 150 == 149 {
             f = f.again(img, options(seed + i));
@@ -228,6 +228,29 @@ fn a_file_is_what_was_done_to_it() {
         exercise(&Image::theirs("exercise-rmap", 300 << 20, &["-q", "-m", "rmapbt=1", "-i", "nrext64=1"]), steps, seed + 100, false);
         exercise(&Image::theirs("exercise-full", 300 << 20, &["-q"]), steps, seed + 200, true);
     }
+}
+
+#[test]
+fn a_write_past_the_cache_for_whose_end_there_is_no_room_says_how_far_it_came() {
+    let img = Image::theirs("direct-short", 300 << 20, &["-q"]);
+    let fs = img.open();
+    let ino = fs.create(fs.root(), b"file", file(0o644)).unwrap().ino;
+    fs.write(ino, 0, &[1; 4 * 4096], false).unwrap();
+    fs.setattr(ino, SetAttr { size: Some(5 * 4096), ..SetAttr::default() }).unwrap();
+    fs.sync().unwrap();
+    let filler = fs.create(fs.root(), b"filler", file(0o644)).unwrap().ino;
+    fs.fallocate(filler, Allocate::Reserve { keep_size: true }, 1 << 30, free(&fs) * 4096 - (1 << 20)).unwrap();
+    while fs.write_with(filler, 0, &[2; 4096], true, IoMode::Buffered).is_ok() {}
+    // Its first block is written in part, three as a whole; the last one is a hole.
+    let done = fs.write_with(ino, 100, &[3; 5 * 4096 - 200], false, IoMode::Direct).unwrap();
+    assert_eq!(done, 4 * 4096 - 100);
+    let mut data = vec![9; 5 * 4096];
+    assert_eq!(fs.read(ino, 0, &mut data).unwrap(), data.len());
+    let good = [vec![1; 100], vec![3; done], vec![0; 4096]].concat();
+    assert!(data == good);
+    fs.unmount().unwrap();
+    img.repair_is_silent();
+    assert!(std::fs::read(img.kernel_mount().path("file")).unwrap() == good);
 }
 
 /// Free blocks of a volume.

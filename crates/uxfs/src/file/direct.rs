@@ -7,7 +7,7 @@ use super::read::{place, read_device, written};
 use super::write::{begin, put_all};
 use super::writeback::write_back;
 use super::{FileState, Files, How, Why, drop_pages, touch, zero_tail};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::Inode;
 use std::ops::Range;
 use std::sync::Arc;
@@ -63,8 +63,11 @@ pub fn write_direct(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[
     let in_place = if end <= size && !whole.is_empty() { own_blocks(inode, whole.start / bs..whole.end / bs)? } else { None };
     let put = |r: Range<u64>| Ok(r.start + put_all(files, inode, st, r.start, part(r), how)? as u64);
     let res = res.and_then(|()| match &in_place {
-        // Both ends have blocks already.
-        Some(_) => put(at..whole.start).and_then(|_| put(whole.end..end)),
+        Some(_) => put(at..whole.start).and_then(|_| match put(whole.end..end) {
+            // The block of the end is not there, and there is none to be had.
+            Err(Error::NoSpace) => Ok(whole.end),
+            r => r,
+        }),
         None => put(at..end),
     });
     touch(inode, st);
