@@ -16,6 +16,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 use uxfs::{Acl, Allocate, AttrName, Domain, Error, Fs, How, IoMode, Make, Rename, Seek, SetAttr, SetMode, Stat, acl_name};
 
@@ -39,6 +40,9 @@ pub struct Front {
     io_mode: IoMode,
     open: Handles,
     buffers: Buffers,
+    /// Syncs that wait on threads of the session, and how many may.
+    syncs: AtomicUsize,
+    most_syncs: usize,
     waiting: Pool,
     relay: Arc<Relay>,
 }
@@ -48,11 +52,12 @@ fn errno(e: &Error) -> Errno {
 }
 
 impl Front {
-    /// Serves `fs`, whose data is cached there.
-    pub fn new(fs: Arc<Fs>, cache: CacheMode, io_mode: IoMode, relay: Arc<Relay>) -> Front {
+    /// Serves `fs`, whose data is cached there. So many syncs may wait on threads of the session.
+    pub fn new(fs: Arc<Fs>, cache: CacheMode, io_mode: IoMode, most_syncs: usize, relay: Arc<Relay>) -> Front {
         let (root, blksize, open) = (fs.root(), fs.statfs().block_size, Handles::default());
         let (buffers, waiting) = (Buffers::new(MAX_WRITE as usize), Pool::default());
-        Front { root, blksize, fs, cache, io_mode, open, buffers, waiting, relay }
+        let syncs = AtomicUsize::new(0);
+        Front { root, blksize, fs, cache, io_mode, open, buffers, syncs, most_syncs, waiting, relay }
     }
 
     /// How a file that is being opened is read and written: as who opens it says, else as the file does, else as the mount does.
@@ -164,10 +169,15 @@ impl Front {
         }
     }
 
-    /// Answers when a sync is done.
+    /// Answers when a sync is done: here, while there are threads that stand in for this one, else in the pool.
     fn sync(&self, reply: ReplyEmpty, sync: impl FnOnce(&Fs) -> Result<(), Error> + Send + 'static) {
-        let fs = self.fs.clone();
-        self.waiting.run(Box::new(move || Self::empty(sync(&fs), reply)));
+        if self.syncs.fetch_add(1, Ordering::Relaxed) < self.most_syncs {
+            Self::empty(sync(&self.fs), reply);
+        } else {
+            let fs = self.fs.clone();
+            self.waiting.run(Box::new(move || Self::empty(sync(&fs), reply)));
+        }
+        self.syncs.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -3,8 +3,8 @@
 //! The kernel module caches names, attributes and data; the volume has one writer, so what it caches holds until it changes
 //! it itself. It checks permissions, too (`default_permissions`). Nothing about the disk is decided here.
 //!
-//! An fsync leaves its thread for a pool, so that any number of them wait together without stalling other requests. Whoever else waits
-//! in the engine is stood in for by another thread (`relay`).
+//! Whoever waits in the engine is stood in for by another thread (`relay`). When half of them wait for fsyncs, more of these go to a pool, so
+//! that any number of them wait together without stalling other requests.
 
 mod attributes;
 mod buffers;
@@ -146,7 +146,7 @@ pub fn mount(fs: Arc<Fs>, dir: &Path, o: &Options) -> io::Result<Mounted> {
         // fusermount3 opens it as the user, too.
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "/dev/fuse is closed to this user; as root: chmod 666 /dev/fuse"));
     }
-    let mut session = Session::new(front::Front::new(fs, o.cache, o.io_mode, Relay::new(threads, cpus, REST)), dir, &config)?;
+    let mut session = Session::new(front::Front::new(fs, o.cache, o.io_mode, threads / 2, Relay::new(threads, cpus, REST)), dir, &config)?;
     let unmounter = Unmounter(session.unmount_callable());
     let session = std::thread::Builder::new().name("uxfs-fuse".into()).spawn(move || session.run())?;
     // Only root may; it works without.

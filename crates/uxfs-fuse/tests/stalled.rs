@@ -5,6 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -29,7 +30,8 @@ struct Mount {
 
 impl Mount {
     fn new(dev: Arc<Faulty>, cache: CacheMode) -> Mount {
-        let at = std::env::temp_dir().join(format!("uxfs-stalled-{}-{cache}", std::process::id()));
+        static MOUNTS: AtomicUsize = AtomicUsize::new(0);
+        let at = std::env::temp_dir().join(format!("uxfs-stalled-{}-{}", std::process::id(), MOUNTS.fetch_add(1, Ordering::Relaxed)));
         fs::create_dir_all(&at).unwrap();
         let o = uxfs::Options { commit: 0, cache: cache.is_ours(), ..uxfs::Options::default() };
         let fs = Arc::new(Fs::open(dev.clone(), o).unwrap());
@@ -139,5 +141,42 @@ fn what_waits_for_the_device_stops_nobody_else() {
             let report = uxfs_check::check(&*base).unwrap();
             assert!(report.is_sound(), "{:?}", report.findings);
         }
+    }
+}
+
+/// More fsyncs than the session has threads wait for the log: whoever reads goes on, and all of them end.
+#[test]
+fn what_waits_for_the_log_stops_no_reader() {
+    const FILES: u64 = 40;
+    for cache in [CacheMode::None, CacheMode::Writethrough] {
+        let base: DeviceRef = Arc::new(Memory::new(SIZE));
+        uxfs_mkfs::format(&*base, &uxfs_mkfs::Options::new(SIZE, [5; 16])).unwrap();
+        let dev = Arc::new(Faulty::new(base, i64::MAX));
+        let m = Mount::new(dev.clone(), cache);
+        for n in 0..FILES {
+            fs::write(m.path(&format!("f{n}")), [1; 9000]).unwrap();
+        }
+        m.fs.sync().unwrap();
+        let made: Vec<File> = (0..FILES).map(|n| File::create(m.path(&format!("new{n}"))).unwrap()).collect();
+        let g = m.fs.geometry();
+        let log = g.fsb_daddr(g.logstart).0 * 512;
+        dev.stall(log..log + u64::from(g.logblocks) * u64::from(g.blocksize));
+        let (tell, told) = channel();
+        let synced: Vec<_> = made
+            .into_iter()
+            .map(|f| {
+                let tell = tell.clone();
+                std::thread::spawn(move || tell.send(()).map(|()| f.sync_all()))
+            })
+            .collect();
+        (0..FILES).for_each(|_| told.recv_timeout(LONGEST).unwrap());
+        wait_until("nobody waits for the log", || dev.waiting() > 0);
+        let (at, (tell, told)) = (m.at.clone(), channel());
+        std::thread::spawn(move || tell.send((0..FILES).try_for_each(|n| fs::read(at.join(format!("f{n}"))).map(drop))));
+        let read = told.recv_timeout(LONGEST).unwrap_or_else(|_| panic!("{cache}: somebody waits for the log"));
+        read.unwrap();
+        assert!(synced.iter().all(|s| !s.is_finished()));
+        dev.stall(0..0);
+        synced.into_iter().for_each(|s| s.join().unwrap().unwrap().unwrap());
     }
 }
