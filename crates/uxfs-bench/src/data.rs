@@ -2,7 +2,7 @@
 
 use crate::beside::opened;
 use crate::peers::{Mounted, Peer, file, must, program};
-use crate::table::Table;
+use crate::table::{Table, median};
 use anyhow::Result;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -188,12 +188,6 @@ pub fn mounts(place: &Path) -> Result<()> {
         t.row(std::iter::once((*name).to_string()).chain([0, 1, 2].into_iter().flat_map(column)));
     }
     Ok(())
-}
-
-fn median(of: impl Iterator<Item = f64>) -> f64 {
-    let mut all: Vec<f64> = of.collect();
-    all.sort_by(f64::total_cmp);
-    all[all.len() / 2]
 }
 
 /// Blocks written over a second.

@@ -39,3 +39,10 @@ pub fn mean(v: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     let m = v.clone().sum::<f64>() / n;
     (m, (v.map(|x| (x - m).powi(2)).sum::<f64>() / n).sqrt())
 }
+
+/// The one in the middle.
+pub fn median(of: impl Iterator<Item = f64>) -> f64 {
+    let mut all: Vec<f64> = of.collect();
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
