@@ -10,6 +10,11 @@ pub(crate) const BUFFER: usize = 1 << 20;
 /// Free buffers kept.
 const KEPT: usize = 8;
 
+/// True if direct I/O can use these bytes as they lie in memory.
+pub(crate) fn is(bytes: &[u8]) -> bool {
+    bytes.as_ptr().addr().is_multiple_of(ALIGN)
+}
+
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(4096))]
 struct Block([u8; ALIGN]);

@@ -184,8 +184,11 @@ impl FileDevice {
         })
     }
 
-    /// Reads through an aligned buffer, which takes whole sectors.
+    /// Reads as it is what the host takes so, and else through an aligned buffer, which takes whole sectors.
     fn read_direct(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        if self.is_whole(offset, buf.len()) && aligned::is(buf) {
+            return self.file.read_exact_at(buf, offset);
+        }
         let mut aligned = self.pool.take();
         for s in self.spans(offset, buf.len()) {
             self.file.read_exact_at(&mut aligned.bytes_mut()[..s.whole], s.start)?;
@@ -229,6 +232,9 @@ impl FileDevice {
         if !self.is_whole(offset, data.len()) {
             return self.write_in_part(offset, data, flags);
         }
+        if aligned::is(data) {
+            return self.write_all(offset, data, flags);
+        }
         let mut aligned = self.pool.take();
         for r in cut(&WriteRequest { offset, data }) {
             aligned.bytes_mut()[..r.data.len()].copy_from_slice(r.data);
@@ -256,12 +262,17 @@ impl FileDevice {
         })
     }
 
-    /// As [`FileDevice::write_batch`], from aligned copies. Returns how many of the pieces, at least one, there was room for.
-    fn write_copies(&self, pieces: &[WriteRequest<'_>], class: Class) -> io::Result<usize> {
+    /// As [`FileDevice::write_batch`], from aligned copies where they are not aligned. Returns how many of the pieces, at least one,
+    /// there was room for.
+    fn write_copies<'a>(&self, pieces: &[WriteRequest<'a>], class: Class) -> io::Result<usize> {
         let mut buffers = Vec::new();
-        let mut places: Vec<(usize, usize)> = Vec::new();
+        let mut places: Vec<Option<(usize, usize)>> = Vec::new();
         let mut used = aligned::BUFFER;
         for p in pieces {
+            if aligned::is(p.data) {
+                places.push(None);
+                continue;
+            }
             if used + p.data.len() > aligned::BUFFER {
                 if buffers.len() == BATCH_BUFFERS {
                     break;
@@ -271,15 +282,15 @@ impl FileDevice {
             }
             let b = buffers.len() - 1;
             buffers[b].bytes_mut()[used..used + p.data.len()].copy_from_slice(p.data);
-            places.push((b, used));
+            places.push(Some((b, used)));
             used = (used + p.data.len()).next_multiple_of(aligned::ALIGN);
         }
-        let copies: Vec<_> = pieces
-            .iter()
-            .zip(&places)
-            .map(|(p, (b, at))| WriteRequest { offset: p.offset, data: &buffers[*b].bytes()[*at..at + p.data.len()] })
-            .collect();
-        self.write_batch(&copies, class).map(|()| copies.len())
+        let data = |p: &WriteRequest<'a>, place: &Option<(usize, usize)>| match place {
+            Some((b, at)) => &buffers[*b].bytes()[*at..at + p.data.len()],
+            None => p.data,
+        };
+        let all: Vec<_> = pieces.iter().zip(&places).map(|(p, at)| WriteRequest { offset: p.offset, data: data(p, at) }).collect();
+        self.write_batch(&all, class).map(|()| all.len())
     }
 }
 

@@ -47,7 +47,25 @@ impl Drop for Loop {
     }
 }
 
-/// Random writes, single and in batches, of sectors and of runs longer than a buffer, compared with the device in memory.
+/// Bytes that lie where direct I/O can use them, or not quite.
+struct Placed {
+    all: Vec<u8>,
+    at: usize,
+    len: usize,
+}
+
+impl Placed {
+    fn new(len: usize, aligned: bool) -> Placed {
+        let all = vec![0; len + 2 * 4096];
+        Placed { at: all.as_ptr().align_offset(4096) + if aligned { 0 } else { 8 }, all, len }
+    }
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.all[self.at..][..self.len]
+    }
+}
+
+/// Random writes, single and in batches, of sectors and of runs longer than a buffer, from wherever in memory, compared with the device in
+/// memory.
 fn behaves(dev: &dyn Device, seed: u64) {
     let model = Memory::new(SIZE);
     let rnd = Chance::seeded(seed);
@@ -55,7 +73,7 @@ fn behaves(dev: &dyn Device, seed: u64) {
     let mut sizes = [0; 3];
     for round in 0..200 {
         let mut at = below(64) * 512;
-        let pieces: Vec<(u64, Vec<u8>)> = (0..1 + below(100))
+        let mut pieces: Vec<(u64, Placed)> = (0..1 + below(100))
             .map_while(|_| {
                 let kind = below(40);
                 let len = match kind {
@@ -66,23 +84,28 @@ fn behaves(dev: &dyn Device, seed: u64) {
                 sizes[if kind == 0 { 2 } else { usize::from(kind < 10) }] += 1;
                 let start = if kind == 1 { at.next_multiple_of(4096) } else { at };
                 at = start + len + below(40) * 512;
-                (start + len <= SIZE).then(|| (start, (0..len).map(|i| (i / 512 + start + round) as u8).collect()))
+                let mut data = Placed::new(len as usize, below(2) == 0);
+                data.bytes().iter_mut().zip(0..).for_each(|(b, i)| *b = (i / 512 + start + round) as u8);
+                (start + len <= SIZE).then_some((start, data))
             })
             .collect();
-        let requests: Vec<_> = pieces.iter().map(|(offset, data)| WriteRequest { offset: *offset, data }).collect();
+        let requests: Vec<_> = pieces.iter_mut().map(|(offset, data)| WriteRequest { offset: *offset, data: data.bytes() }).collect();
         let class = [Class::Background, Class::Fsync, Class::Journal][below(3) as usize];
         dev.write_many(&requests, class).expect("a batch");
         model.write_many(&requests, class).expect("a batch in memory");
         let flags = WriteFlags { preflush: below(9) == 0, fua: below(9) == 0 };
-        let one = vec![round as u8; 512 * (1 + below(9) as usize)];
+        let mut one = Placed::new(512 * (1 + below(9) as usize), below(2) == 0);
+        one.bytes().fill(round as u8);
         let to = below(SIZE / 512 - 9) * 512;
-        dev.write(to, &one, flags).expect("a write");
-        model.write(to, &one, flags).expect("a write in memory");
-        let (from, len) = (below(SIZE - (3 << 20)), below(3 << 20) as usize);
-        let (mut a, mut b) = (vec![1; len], vec![2; len]);
-        dev.read(from, &mut a).expect("a read");
+        dev.write(to, one.bytes(), flags).expect("a write");
+        model.write(to, one.bytes(), flags).expect("a write in memory");
+        // Whole sectors, or not.
+        let unit = [1, 4096][below(2) as usize];
+        let (from, len) = (below(SIZE - (3 << 20)) / unit * unit, below(3 << 20) / unit * unit);
+        let (mut a, mut b) = (Placed::new(len as usize, below(2) == 0), vec![2; len as usize]);
+        dev.read(from, a.bytes()).expect("a read");
         model.read(from, &mut b).expect("a read in memory");
-        assert!(a == b, "round {round}: {len} bytes at {from} differ");
+        assert!(a.bytes() == b, "round {round}: {len} bytes at {from} differ");
     }
     assert!(sizes.iter().all(|n| *n > 20), "not all sizes were reached: {sizes:?}");
     dev.flush().expect("a flush");
