@@ -34,6 +34,13 @@ pub struct Plan {
     pub policies: Vec<JournalFlush>,
 }
 
+impl Plan {
+    /// The same load on a modelled device, with a log of so many bytes.
+    fn on_log(&self, log: u64) -> Plan {
+        Plan { log, dir: None, presets: Vec::new(), policies: Vec::new(), ..*self }
+    }
+}
+
 const THREADS: u64 = 2;
 /// Operations between two pauses.
 const STRIDE: u64 = 64;
@@ -202,7 +209,7 @@ const LONG_LOG: u64 = 256 << 20;
 /// MB/s of the log while nearly the longest checkpoint is written, and nobody does anything else: from the begin of its first record to the
 /// end of its last one, which is durable then.
 fn push(on: On<'_>, journal: &JournalConfig, p: &Plan) -> Result<f64> {
-    let b = Bench::new(on, journal.clone(), &Plan { log: LONG_LOG, dir: None, presets: Vec::new(), policies: Vec::new(), ..*p })?;
+    let b = Bench::new(on, journal.clone(), &p.on_log(LONG_LOG))?;
     let dirs = b.dirs(THREADS)?;
     b.fs.sync()?;
     let (blocks, pinned) = (b.stat("blocks"), (LONG_LOG / 8) as f64 * 0.9);
@@ -350,7 +357,7 @@ fn curve(p: &Plan) -> Result<()> {
     for flush in [0, 100, 300, 1000, 2000, 4000] {
         let timing = Timing { flush, ..NVME };
         // A log of 16 MiB: what gathers while one checkpoint is written is soon too much.
-        let small = Plan { log: 16 << 20, dir: None, presets: Vec::new(), policies: Vec::new(), ..*p };
+        let small = p.on_log(16 << 20);
         let one = |flush| -> Result<f64> {
             let b = Bench::new(On::Model(timing), JournalConfig { flush, ..JournalConfig::default() }, &small)?;
             let dirs = b.dirs(THREADS)?;

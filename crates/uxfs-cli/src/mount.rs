@@ -314,11 +314,12 @@ pub fn unmount(dir: &Path, lazy: bool) -> Result<()> {
     let Some(m) = found else { bail!("{}: no volume is mounted there by uxfs", dir.display()) };
     let ending = if lazy { None } else { Ending::of(&m.dev, m.uid) };
     run_unmount(&m.at, lazy).with_context(|| format!("cannot unmount {}", dir.display()))?;
-    match ending {
-        Some(e) => e.wait(LONGEST_FLUSH).with_context(|| format!("{} is unmounted", dir.display())),
+    let waited = match ending {
+        Some(e) => e.wait(LONGEST_FLUSH),
         None if lazy => Ok(()),
-        None => wait_until_free(&m.image).with_context(|| format!("{} is unmounted", dir.display())),
-    }
+        None => wait_until_free(&m.image),
+    };
+    waited.with_context(|| format!("{} is unmounted", dir.display()))
 }
 
 /// Waits until nobody has an image open to write.

@@ -1,15 +1,15 @@
 //! The requests.
 
 use crate::CacheMode;
-use crate::attributes::{entry_kind, file_attr, split_dev, timestamp};
+use crate::attributes::{entry_kind, file_attr, kind, split_dev, timestamp};
 use crate::buffers::Buffers;
 use crate::handles::Handles;
 use crate::pool::Pool;
 use crate::relay::Relay;
 use fuser::{
-    AccessFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -129,28 +129,26 @@ impl Front {
         let s = self.fs.stat(ino)?;
         let by_group = if s.mode & 0o010 != 0 { 0o2000 } else { 0 };
         let lent = s.mode & (0o4000 | by_group);
-        if s.mode & 0o170_000 == 0o040_000 || lent == 0 {
+        if kind(s.mode) == Some(FileType::Directory) || lent == 0 {
             return Ok(());
         }
         self.fs.setattr(ino, SetAttr { mode: Some(s.mode & 0o7777 & !lent), ..SetAttr::default() }).map(drop)
     }
 
-    /// The same for what anybody but root does with a file's data.
-    fn lend_no_rights_but(&self, ino: u64, req: &Request) -> Result<(), Error> {
+    /// Before anybody changes a file's data otherwise than by a write: root may keep the bits.
+    fn lend_less_changed(&self, ino: u64, req: &Request) -> Result<(), Error> {
         if req.uid() == 0 { Ok(()) } else { self.lend_no_rights(ino) }
     }
 
-    /// Before a change: what it takes from the rights that the file lends.
+    /// Before a change of attributes.
     fn lend_less(&self, ino: u64, a: &SetAttr, req: &Request) -> Result<(), Error> {
+        let nothing = a.atime.is_none() && a.mtime.is_none();
         match (a.mode, a.uid.or(a.gid), a.size) {
-            (Some(_), ..) => Ok(()),
             (None, Some(_), _) => self.lend_no_rights(ino),
-            (None, None, Some(_)) => self.lend_no_rights_but(ino, req),
-            // A change of nothing: of its owners by whoever may do that, or what the kernel sends before something that asks for itself.
-            (None, None, None) if a.atime.is_none() && a.mtime.is_none() && self.fs.stat(ino)?.uid == req.uid() => {
-                self.lend_no_rights_but(ino, req)
-            }
-            (None, None, None) => Ok(()),
+            (None, None, Some(_)) => self.lend_less_changed(ino, req),
+            // A change of its owners to nobody by whoever may do that, or what the kernel sends before something that asks for itself.
+            (None, None, None) if nothing && self.fs.stat(ino)?.uid == req.uid() => self.lend_less_changed(ino, req),
+            _ => Ok(()),
         }
     }
 
@@ -448,8 +446,8 @@ impl Filesystem for Front {
         reply: ReplyWrite,
     ) {
         let _turn = self.relay.begin();
-        // For O_APPEND the kernel holds the file and gives the end as the offset.
         let ino = self.ino(ino);
+        // For O_APPEND the kernel holds the file and gives the end as the offset.
         let written = self.lend_less_written(ino, write_flags).and_then(|()| match self.open.get(fh.0) {
             Some(f) => f.write(offset, data),
             None => self.fs.write_with(ino, offset, data, false, How { mode: IoMode::Buffered, domain: Domain(req.uid()) }),
@@ -618,7 +616,7 @@ impl Filesystem for Front {
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
         let ino = self.ino(ino);
-        Self::empty(self.lend_no_rights_but(ino, req).and_then(|()| self.fs.fallocate(ino, what, offset, length)), reply);
+        Self::empty(self.lend_less_changed(ino, req).and_then(|()| self.fs.fallocate(ino, what, offset, length)), reply);
     }
 
     fn lseek(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -651,7 +649,7 @@ impl Filesystem for Front {
     ) {
         let _turn = self.relay.begin();
         let (from, to) = (self.ino(ino_in), self.ino(ino_out));
-        let ready = self.lend_no_rights_but(to, req);
+        let ready = self.lend_less_changed(to, req);
         match ready.and_then(|()| self.fs.copy_range((from, offset_in), (to, offset_out), len.min(MOST_COPIED))) {
             Ok(n) => reply.written(n as u32),
             Err(e) => reply.error(errno(&e)),

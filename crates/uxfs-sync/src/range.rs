@@ -42,8 +42,13 @@ const SPINS: u32 = if cfg!(uxfs_shuttle) { 1 } else { 100 };
 fn pack(start: u64, end: u64, shared: bool) -> Option<u64> {
     let first = start / PAGE;
     let len = (end.div_ceil(PAGE) - first).min(ENDLESS);
-    let word = first << START_AT | len << LEN_AT | HELD | if shared { SHARED } else { 0 };
-    (first < 1 << (64 - START_AT)).then_some(word)
+    (first < 1 << (64 - START_AT)).then_some(held(first, len, shared))
+}
+
+/// The word of a holder of pages that fit it.
+#[inline]
+fn held(first: u64, len: u64, shared: bool) -> u64 {
+    first << START_AT | len << LEN_AT | HELD | if shared { SHARED } else { 0 }
 }
 
 /// The holder in a word.
@@ -231,9 +236,8 @@ impl RangeLock {
     fn lock(&self, range: Range<u64>, shared: bool) -> RangeGuard<'_> {
         let (start, last) = (range.start, range.end.saturating_sub(1).max(range.start));
         if let Some(shard) = self.only_shard(start, last) {
-            // As `pack` does it: it is short, and does not begin too far behind.
-            let (first, pages) = (start / PAGE, last / PAGE - start / PAGE + 1);
-            let word = first << START_AT | pages << LEN_AT | HELD | if shared { SHARED } else { 0 };
+            // It is short, and does not begin too far behind.
+            let word = held(start / PAGE, last / PAGE - start / PAGE + 1, shared);
             if shard.word.compare_exchange(0, word, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return RangeGuard(Held::Word(shard, word));
             }

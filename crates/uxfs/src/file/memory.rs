@@ -122,13 +122,10 @@ impl Memory {
         bytes.clear();
         let mut spares = self.spares.lock();
         spares.push(bytes);
-        let mut room = self.limit / SPARE;
-        let fits = |s: &&Vec<u8>| room.checked_sub(s.capacity()).map(|r| room = r).is_some();
-        let kept = spares.iter().rev().take_while(fits).count();
-        let too_many = spares.len() - kept;
-        let gone: Vec<_> = spares.drain(..too_many).collect();
-        drop(spares);
-        drop(gone);
+        let mut held: usize = spares.iter().map(Vec::capacity).sum();
+        while held > self.limit / SPARE {
+            held -= spares.remove(0).capacity();
+        }
     }
 
     /// Counts bytes that are to be shared.

@@ -130,18 +130,16 @@ pub(super) fn read_device(inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Re
     if buf.is_empty() {
         return Ok(());
     }
-    let mut rest = buf;
+    let part = |r: Range<u64>| (r.start - offset) as usize..(r.end - offset) as usize;
     let mut filled = offset;
     for e in written(inode, offset / bs, end.div_ceil(bs))? {
         let (s, t) = ((e.off.0 * bs).max(offset), (e.end() * bs).min(end));
         let at = place(inode, &e, s / bs) + s % bs;
-        let (hole, behind) = std::mem::take(&mut rest).split_at_mut((s - filled) as usize);
-        let (part, behind) = behind.split_at_mut((t - s) as usize);
-        hole.fill(0);
-        uxfs_sync::blocking(|| inode.vol.dev.read(at, part))?;
-        (rest, filled) = (behind, t);
+        buf[part(filled..s)].fill(0);
+        uxfs_sync::blocking(|| inode.vol.dev.read(at, &mut buf[part(s..t)]))?;
+        filled = t;
     }
-    rest.fill(0);
+    buf[part(filled..end)].fill(0);
     Ok(())
 }
 
