@@ -3,7 +3,6 @@
 use crate::control::{Control, Ending};
 use crate::place::{Part, Source, size};
 use anyhow::{Context, Result, anyhow, bail};
-use rustix::mount::UnmountFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -15,6 +14,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use uxfs::{Fs, IoMode, JournalFlush, Options};
 use uxfs_device::Host;
+use uxfs_fuse::Guests;
 
 /// In the environment of the server that `uxfs mount` starts: it says on its standard output when it is ready.
 const READY: &str = "UXFS_MOUNT_READY";
@@ -72,15 +72,17 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
             "discard" => r.volume.discard = true,
             "nodiscard" => r.volume.discard = false,
             "fsname" => fsname = Some(need()?.to_string()),
-            "allow_other" => r.front.allow_other = true,
-            "allow_root" => r.front.allow_root = true,
-            "default_permissions" => r.front.default_permissions = true,
-            "dev" => r.front.dev = true,
-            "nodev" => r.front.dev = false,
-            "suid" => r.front.suid = true,
-            "nosuid" => r.front.suid = false,
-            "exec" => r.front.exec = true,
-            "noexec" => r.front.exec = false,
+            "allow_other" => r.front.mount.guests = Guests::All,
+            "allow_root" if r.front.mount.guests == Guests::None => r.front.mount.guests = Guests::Root,
+            // Others may, and root with them.
+            "allow_root" => {}
+            "default_permissions" => r.front.mount.default_permissions = true,
+            "dev" => r.front.mount.dev = true,
+            "nodev" => r.front.mount.dev = false,
+            "suid" => r.front.mount.suid = true,
+            "nosuid" => r.front.mount.suid = false,
+            "exec" => r.front.mount.exec = true,
+            "noexec" => r.front.mount.exec = false,
             // What says nothing here: the kernel's business, or XFS's defaults by now.
             "defaults" | "nouuid" | "attr2" | "noattr2" | "inode64" | "ikeep" | "noikeep" | "noatime" | "relatime" | "nodiratime"
             | "lazytime" | "async" | "auto" | "noauto" | "user" | "nouser" | "users" | "nofail" | "_netdev" | "noquota" | "subtype" => {}
@@ -88,7 +90,7 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
             k => bail!("mount option {k} is not supported"),
         }
     }
-    r.front.read_only = r.volume.read_only;
+    r.front.mount.read_only = r.volume.read_only;
     // How data is read and written is said of the engine's cache.
     let ours = r.front.io_mode != IoMode::Buffered;
     r.front.cache = cache.unwrap_or(if ours { uxfs_fuse::CacheMode::None } else { uxfs_fuse::CacheMode::default() });
@@ -97,7 +99,7 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
     }
     r.volume.cache = r.front.cache.is_ours();
     let full = r.source.file.canonicalize().with_context(|| format!("cannot open {}", r.source.file.display()))?;
-    r.front.fsname = fsname.unwrap_or_else(|| full.display().to_string());
+    r.front.mount.fsname = fsname.unwrap_or_else(|| full.display().to_string());
     r.source.file = full;
     Ok(r)
 }
@@ -209,7 +211,7 @@ fn serve(r: Request, dir: &Path) -> Result<()> {
         Event::Signal => {
             if unmounter.unmount().is_err() {
                 // In use: it goes from the tree now; its users get errors from here on.
-                let _ = run_unmount(&dir, true);
+                let _ = uxfs_fuse::unmount(&dir, true);
             }
             let deadline = Instant::now() + GRACE;
             loop {
@@ -226,21 +228,6 @@ fn serve(r: Request, dir: &Path) -> Result<()> {
         control.ended(&closed);
     }
     closed.and(ended.context("the connection to the kernel failed"))
-}
-
-fn run_unmount(dir: &Path, lazy: bool) -> Result<()> {
-    if rustix::process::geteuid().is_root() {
-        // Not umount(8): it may have called us.
-        let how = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-        return Ok(rustix::mount::unmount(dir, how | UnmountFlags::NOFOLLOW)?);
-    }
-    let mut c = Command::new("fusermount3");
-    let c = c.arg("-u").args(lazy.then_some("-z"));
-    let out = c.arg("--").arg(dir).output().context("cannot run fusermount3 (package fuse3)")?;
-    if out.status.success() {
-        return Ok(());
-    }
-    bail!("{}", String::from_utf8_lossy(&out.stderr).trim())
 }
 
 /// A mount of uxfs.
@@ -313,7 +300,7 @@ pub fn unmount(dir: &Path, lazy: bool) -> Result<()> {
     });
     let Some(m) = found else { bail!("{}: no volume is mounted there by uxfs", dir.display()) };
     let ending = if lazy { None } else { Ending::of(&m.dev, m.uid) };
-    run_unmount(&m.at, lazy).with_context(|| format!("cannot unmount {}", dir.display()))?;
+    uxfs_fuse::unmount(&m.at, lazy).with_context(|| format!("cannot unmount {}", dir.display()))?;
     let waited = match ending {
         Some(e) => e.wait(LONGEST_FLUSH),
         None if lazy => Ok(()),

@@ -571,6 +571,45 @@ fn inheritance(w: &mut World) {
     }
 }
 
+/// A file that is made without a name: what it gets, what it is without one, and that it can be given one unless it was to stay so.
+fn unnamed(w: &mut World) {
+    let told = |f: &OwnedFd| describe(&fs::fstat(f).ok());
+    for list in [None, Some(sound_acl())] {
+        for (dir, owner) in [(0o777, 1000), (0o1777, 0), (0o2777, 1000), (0o755, 1000), (0o555, 1000), (0o300, 1003)] {
+            for a in [ROOT, OWNER, MEMBER, OTHER] {
+                for (exclusive, flag) in [("", OFlags::empty()), (" for good", OFlags::EXCL)] {
+                    w.dir("d", dir, owner, 1000);
+                    if let Some(l) = &list {
+                        fs::lsetxattr(w.path("d"), "system.posix_acl_default", l, XattrFlags::empty()).unwrap();
+                    }
+                    let what = format!("a file without a name{exclusive} in {dir:o} of {owner} with list {}", list.is_some());
+                    w.check(&what, a, &["d", "d/n"], |w| {
+                        let made = fs::open(w.path("d"), OFlags::TMPFILE | OFlags::RDWR | flag, Mode::from_raw_mode(0o6776));
+                        answer(made, |f| {
+                            let before = told(&f);
+                            let written = done(io::write(&f, b"12345"));
+                            let fd = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&f));
+                            let named = done(fs::linkat(CWD, fd, CWD, w.path("d/n"), AtFlags::SYMLINK_FOLLOW));
+                            format!("{before}, {written}, {named}, {}", told(&f))
+                        })
+                    });
+                    let name = w.path("d/n");
+                    let birth = || fs::statx(CWD, &name, AtFlags::empty(), fs::StatxFlags::BTIME | fs::StatxFlags::MTIME);
+                    w.check("its birth", ROOT, &[], |_| {
+                        answer(birth(), |s| {
+                            let is_told = s.stx_mask & fs::StatxFlags::BTIME.bits() != 0;
+                            // Where the kernel gives a write's time it does so by a clock that stands still for milliseconds.
+                            let is_now = (s.stx_mtime.tv_sec - s.stx_btime.tv_sec).abs() <= 1;
+                            format!("is told {is_told}, when it was written {is_now}")
+                        })
+                    });
+                    w.clear("d");
+                }
+            }
+        }
+    }
+}
+
 /// Random calls by random users on a small tree.
 fn at_random(w: &mut World, steps: u64) {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
@@ -708,6 +747,13 @@ fn names_at_their_limits_are_judged_as_by_the_kernel() {
 #[test]
 fn what_a_new_entry_inherits_is_what_the_kernel_gives_it() {
     the_same("inheritance", "cache=writethrough", inheritance);
+}
+
+#[test]
+fn files_without_a_name_are_those_of_the_kernel() {
+    for cache in ["none", "writethrough", "writeback"] {
+        the_same(&format!("unnamed-{cache}"), &format!("cache={cache}"), unnamed);
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Calls of `ioctl` that FUSE carries: flags, hints and projects of files, trimming, label and generation.
 
-use fuser::Errno;
-use uxfs::{Error, FileFlags, Fs, IoMode, OpenFile, xflag};
+use crate::front::errno as engine;
+use uxfs::{FileFlags, Fs, IoMode, OpenFile, xflag};
+use uxfs_transport::{Errno, Result};
 
 /// `FS_IOC_GETFLAGS` and its kin, as numbers of the system.
 mod request {
@@ -66,10 +67,10 @@ pub fn is_for_open_file(call: u32) -> bool {
 ///
 /// # Errors
 /// `ENOTTY` where the kernel caches: then nobody chooses; `EINVAL` for a number that names no mode.
-pub fn answer_open(file: Option<&OpenFile>, call: u32, input: &[u8]) -> Result<Vec<u8>, Errno> {
-    let file = file.ok_or(Errno::ENOTTY)?;
+pub fn answer_open(file: Option<&OpenFile>, call: u32, input: &[u8]) -> Result<Vec<u8>> {
+    let file = file.ok_or(Errno::NOTTY)?;
     if call == request::SETIOMODE {
-        let mode = word(input, 0).and_then(IoMode::of_number).ok_or(Errno::EINVAL)?;
+        let mode = word(input, 0).and_then(IoMode::of_number).ok_or(Errno::INVAL)?;
         file.set_mode(mode);
         return Ok(Vec::new());
     }
@@ -80,18 +81,17 @@ pub fn answer_open(file: Option<&OpenFile>, call: u32, input: &[u8]) -> Result<V
 ///
 /// # Errors
 /// `ENOTTY` for calls that are not known, `EPERM` for those that only root may use; the engine's.
-pub fn answer(fs: &Fs, ino: u64, uid: u32, call: u32, input: &[u8]) -> Result<Vec<u8>, Errno> {
-    let engine = |e: Error| Errno::from_i32(e.errno());
+pub fn answer(fs: &Fs, ino: u64, uid: u32, call: u32, input: &[u8]) -> Result<Vec<u8>> {
     match call {
         request::GETFLAGS => {
             let old = translate(fs.file_flags(ino).map_err(engine)?.bits, true);
             Ok(old.to_ne_bytes().to_vec())
         }
         request::SETFLAGS => {
-            let old = word(input, 0).ok_or(Errno::EINVAL)?;
+            let old = word(input, 0).ok_or(Errno::INVAL)?;
             let all = OLD.iter().fold(0, |b, x| b | x.0);
             if old & !all != 0 {
-                return Err(Errno::EOPNOTSUPP);
+                return Err(Errno::OPNOTSUPP);
             }
             let mut f = fs.file_flags(ino).map_err(engine)?;
             f.bits = f.bits & !translate(all, false) | translate(old, false);
@@ -100,7 +100,7 @@ pub fn answer(fs: &Fs, ino: u64, uid: u32, call: u32, input: &[u8]) -> Result<Ve
         }
         request::FSGETXATTR => Ok(encode(&fs.file_flags(ino).map_err(engine)?)),
         request::FSSETXATTR => {
-            let mut f = decode(input).ok_or(Errno::EINVAL)?;
+            let mut f = decode(input).ok_or(Errno::INVAL)?;
             // What is told only is often handed back as it was.
             let told = fs.file_flags(ino).map_err(engine)?.bits;
             f.bits = f.bits & !TOLD | told & TOLD;
@@ -108,12 +108,12 @@ pub fn answer(fs: &Fs, ino: u64, uid: u32, call: u32, input: &[u8]) -> Result<Ve
             Ok(Vec::new())
         }
         request::GETVERSION => Ok(u64::from(fs.stat(ino).map_err(engine)?.generation).to_ne_bytes().to_vec()),
-        request::FITRIM if uid != 0 => Err(Errno::EPERM),
+        request::FITRIM if uid != 0 => Err(Errno::PERM),
         request::FITRIM => {
             let number = |i: usize| input.get(8 * i..8 * i + 8).and_then(|b| b.try_into().ok()).map(u64::from_ne_bytes);
-            let (Some(start), Some(len), Some(least)) = (number(0), number(1), number(2)) else { return Err(Errno::EINVAL) };
+            let (Some(start), Some(len), Some(least)) = (number(0), number(1), number(2)) else { return Err(Errno::INVAL) };
             if start != 0 || len < fs.geometry().dblocks << fs.geometry().blocklog {
-                return Err(Errno::EOPNOTSUPP);
+                return Err(Errno::OPNOTSUPP);
             }
             let done = fs.trim(least).map_err(engine)?;
             Ok([start, done, least].into_iter().flat_map(u64::to_ne_bytes).collect())
@@ -123,7 +123,7 @@ pub fn answer(fs: &Fs, ino: u64, uid: u32, call: u32, input: &[u8]) -> Result<Ve
             label.resize(LABEL, 0);
             Ok(label)
         }
-        _ => Err(Errno::ENOTTY),
+        _ => Err(Errno::NOTTY),
     }
 }
 

@@ -1,153 +1,84 @@
-//! Devices as files: what somebody does to a file here reaches a [`Device`], its flushes included.
+//! Devices as files: what somebody does to a file here reaches a [`Device`](uxfs_device::Device), its flushes included.
 
-use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
-    MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, SessionUnmounter,
-    WriteFlags,
-};
-use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 use uxfs_device::DeviceRef;
+use uxfs_transport::abi::{init, open};
+use uxfs_transport::{Attr, Caller, Entry, Errno, File, Opened, Options, Result, Serve, Unmounter, mount};
 
-const TTL: Duration = Duration::from_secs(3600);
-/// Inode number of the first device; the root has 1.
+/// Node of the first device; the root has 1.
 const FIRST: u64 = 2;
+/// Threads: a loop device sends several requests at once.
+const THREADS: usize = 4;
 
 /// File `n` is device `n`.
 struct Files(Vec<DeviceRef>);
 
 impl Files {
-    fn attr(&self, ino: u64) -> Option<FileAttr> {
-        let dev = ino.checked_sub(FIRST).map(|n| self.0.get(n as usize));
-        if ino != 1 && !matches!(dev, Some(Some(_))) {
-            return None;
-        }
-        let size = dev.flatten().map_or(0, |d| d.size_bytes());
-        let t = UNIX_EPOCH;
-        let kind = if ino == 1 { FileType::Directory } else { FileType::RegularFile };
-        let base = FileAttr {
-            ino: INodeNo(ino),
-            size,
-            blocks: size / 512,
-            atime: t,
-            mtime: t,
-            ctime: t,
-            crtime: t,
-            kind,
-            perm: 0o700,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        };
-        Some(base)
-    }
-
-    fn device(&self, ino: INodeNo) -> Result<&DeviceRef, Errno> {
-        ino.0.checked_sub(FIRST).and_then(|n| self.0.get(n as usize)).ok_or(Errno::ENOENT)
+    fn device(&self, node: u64) -> Result<&DeviceRef> {
+        node.checked_sub(FIRST).and_then(|n| self.0.get(n as usize)).ok_or(Errno::NOENT)
     }
 }
 
-fn errno(e: &io::Error) -> Errno {
-    Errno::from_i32(e.raw_os_error().unwrap_or(libc::EIO))
+fn errno(e: io::Error) -> Errno {
+    Errno::from_io_error(&e).unwrap_or(Errno::IO)
 }
 
-impl Filesystem for Files {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_READ | InitFlags::FUSE_BIG_WRITES);
-        let _ = config.set_max_write(1 << 20);
-        Ok(())
+impl Serve for Files {
+    fn wants(&self, _: u64) -> io::Result<u64> {
+        Ok(init::NO_OPENDIR_SUPPORT)
     }
 
-    fn lookup(&self, _req: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let n = name.to_str().and_then(|n| n.parse::<u64>().ok());
-        match n.and_then(|n| self.attr(FIRST + n)) {
-            Some(a) => reply.entry(&TTL, &a, Generation(0)),
-            None => reply.error(Errno::ENOENT),
+    fn lookup(&self, _: u64, name: &[u8]) -> Result<Option<Entry>> {
+        let n = std::str::from_utf8(name).ok().and_then(|n| n.parse::<u64>().ok()).ok_or(Errno::NOENT)?;
+        Ok(Some(Entry { attr: self.getattr(FIRST.saturating_add(n))?, generation: 0 }))
+    }
+
+    fn getattr(&self, node: u64) -> Result<Attr> {
+        let base = Attr { node, nlink: 1, blksize: 4096, ..Attr::default() };
+        if node == 1 {
+            return Ok(Attr { mode: 0o040_700, ..base });
         }
+        let size = self.device(node)?.size_bytes();
+        Ok(Attr { mode: 0o100_700, size, blocks: size / 512, ..base })
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attr(ino.0) {
-            Some(a) => reply.attr(&TTL, &a),
-            None => reply.error(Errno::ENOENT),
-        }
+    fn open(&self, _: Caller, _: u64, _: i32) -> Result<Opened> {
+        Ok(Opened { handle: 0, flags: open::KEEP_CACHE })
     }
 
-    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    fn read(&self, file: File, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let d = self.device(file.node)?;
+        let len = into.len().min(d.size_bytes().saturating_sub(offset) as usize);
+        d.read(offset, &mut into[..len]).map_err(errno)?;
+        Ok(len)
     }
 
-    fn read(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let read = self.device(ino).and_then(|d| {
-            let mut b = vec![0; (size as usize).min(d.size_bytes().saturating_sub(offset) as usize)];
-            d.read(offset, &mut b).map_err(|e| errno(&e))?;
-            Ok(b)
-        });
-        match read {
-            Ok(b) => reply.data(&b),
-            Err(e) => reply.error(e),
-        }
+    fn write(&self, _: Caller, file: File, offset: u64, data: &[u8], _: u32) -> Result<usize> {
+        self.device(file.node)?.write(offset, data, uxfs_device::WriteFlags::default()).map_err(errno)?;
+        Ok(data.len())
     }
 
-    fn write(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        match self.device(ino).and_then(|d| d.write(offset, data, uxfs_device::WriteFlags::default()).map_err(|e| errno(&e))) {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(e) => reply.error(e),
-        }
-    }
-
-    fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        match self.device(ino).and_then(|d| d.flush().map_err(|e| errno(&e))) {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(e),
-        }
+    fn fsync(&self, file: File) -> Result<()> {
+        self.device(file.node)?.flush().map_err(errno)
     }
 }
 
 /// Devices that are served as long as this lives.
 pub(super) struct Served {
     dir: PathBuf,
-    unmounter: SessionUnmounter,
+    unmounter: Unmounter,
     session: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Served {
     /// Serves devices as files `0`, `1` and so on in `dir`, which is there.
     pub(super) fn start(devices: Vec<DeviceRef>, dir: &Path) -> io::Result<Served> {
-        let mut config = Config::default();
-        config.mount_options = vec![MountOption::FSName("uxfs-sim".into())];
-        config.n_threads = Some(4);
-        config.clone_fd = true;
-        let mut session = Session::new(Files(devices), dir, &config)?;
-        let unmounter = session.unmount_callable();
-        let session = std::thread::Builder::new().name("uxfs-sim-served".into()).spawn(move || session.run())?;
+        let o = Options { fsname: "uxfs-sim".into(), subtype: "uxfs-sim".into(), ..Options::default() };
+        let (session, unmounter) = mount(Arc::new(Files(devices)), dir, &o, THREADS)?.into_parts();
         Ok(Served { dir: dir.into(), unmounter, session: Some(session) })
     }
 

@@ -5,8 +5,7 @@
 //!
 //! 1. Nobody parks who would leave nobody to read, unless every CPU has a thread that runs.
 //! 2. Who takes a request, or begins to wait, and leaves nobody to read calls a parked thread, unless every CPU has one that runs.
-//! 3. The first thread that leaves the session after it had a request calls all that are parked: the session ends. Nobody stays so
-//!    for long anyway.
+//! 3. The first thread that leaves the session calls all that are parked: the session ends. Nobody stays so for long anyway.
 
 use parking_lot::{Condvar, Mutex};
 use std::cell::RefCell;
@@ -37,7 +36,7 @@ struct Seat {
 }
 
 thread_local! {
-    /// The session that this thread belongs to, since its first request.
+    /// The session that this thread belongs to.
     static MINE: RefCell<Option<Member>> = const { RefCell::new(None) };
 }
 
@@ -63,11 +62,7 @@ impl BlockingHook for Hook {
 
 /// Proof that a request is being answered.
 #[must_use]
-pub struct Turn<'a> {
-    relay: &'a Relay,
-    /// There may be more to do for the same request.
-    is_part: bool,
-}
+pub struct Turn<'a>(&'a Relay);
 
 impl Relay {
     /// For a session of so many threads. A thread stays parked at most for `longest` though nobody calls it.
@@ -79,22 +74,17 @@ impl Relay {
         Arc::new(Relay { cpus, longest, reading, running, parked, bench: Mutex::default(), ended: AtomicBool::new(false) })
     }
 
-    /// The calling thread has a request.
-    pub fn begin(self: &Arc<Self>) -> Turn<'_> {
-        self.turn(false)
+    /// The calling thread is one of the session's, until it ends.
+    pub fn join(self: &Arc<Self>) {
+        MINE.set(Some(Member(self.clone())));
     }
 
-    /// The calling thread has a part of a request: it does not park afterwards.
-    pub fn begin_part(self: &Arc<Self>) -> Turn<'_> {
-        self.turn(true)
-    }
-
-    fn turn(self: &Arc<Self>, is_part: bool) -> Turn<'_> {
-        MINE.with_borrow_mut(|m| _ = m.get_or_insert_with(|| Member(self.clone())));
+    /// The calling thread, which has joined, has a request.
+    pub fn begin(&self) -> Turn<'_> {
         self.running.fetch_add(1, Ordering::SeqCst);
         self.reading.fetch_sub(1, Ordering::SeqCst);
         self.look_for_reader();
-        Turn { relay: self, is_part }
+        Turn(self)
     }
 
     fn stops_running(&self) {
@@ -162,12 +152,8 @@ impl Relay {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.relay.running.fetch_sub(1, Ordering::SeqCst);
-        if self.is_part {
-            self.relay.reading.fetch_add(1, Ordering::SeqCst);
-        } else {
-            self.relay.rest();
-        }
+        self.0.running.fetch_sub(1, Ordering::SeqCst);
+        self.0.rest();
     }
 }
 
@@ -187,8 +173,7 @@ mod tests {
         let start = |_| {
             let (relay, queue) = (relay.clone(), queue.clone());
             std::thread::spawn(move || {
-                // From here on the session knows it, and it tells the others when it leaves.
-                drop(relay.begin_part());
+                relay.join();
                 let mut answered = 0;
                 loop {
                     let Ok(request) = queue.lock().recv() else { return answered };

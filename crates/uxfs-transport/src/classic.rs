@@ -1,0 +1,93 @@
+//! Requests read from /dev/fuse, a thread a request.
+
+use crate::abi::{InHeader, OutHeader, WriteIn};
+use crate::attach::open_device;
+use crate::buffers::Aligned;
+use crate::request::Request;
+use crate::session::Session;
+use crate::{MAX_WRITE, Result};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Bytes before a write's data.
+const BEFORE_DATA: usize = size_of::<InHeader>() + size_of::<WriteIn>();
+/// Bytes before an answer's.
+pub const BEFORE_ANSWER: usize = size_of::<OutHeader>();
+
+/// One more descriptor to read the requests of a mount from: readers with one each do not queue for it. Where there is none to be had
+/// they share it.
+#[expect(unsafe_code, reason = "an ioctl")]
+pub fn another(fd: &Arc<OwnedFd>) -> Arc<OwnedFd> {
+    const CLONE: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<u32>(229, 0);
+    let clone = |new: OwnedFd| {
+        // SAFETY: FUSE_DEV_IOC_CLONE reads a 32-bit number, the other descriptor.
+        unsafe { rustix::ioctl::ioctl(&new, rustix::ioctl::Setter::<CLONE, u32>::new(fd.as_raw_fd() as u32)) }.map(|()| new)
+    };
+    open_device().ok().and_then(|new| clone(new).ok()).map_or_else(|| fd.clone(), Arc::new)
+}
+
+/// Where a request is read to: the data of a write begins where a page does.
+pub fn room() -> Aligned {
+    Aligned::new(BEFORE_DATA, MAX_WRITE)
+}
+
+/// Reads a request; `None` when the mount is gone.
+///
+/// # Errors
+/// The kernel's.
+pub fn receive<'a>(fd: &OwnedFd, buf: &'a mut Aligned) -> io::Result<Option<&'a [u8]>> {
+    let buf = buf.first(BEFORE_DATA + MAX_WRITE);
+    loop {
+        match rustix::io::read(fd, &mut *buf) {
+            Ok(n) => return Ok(Some(&buf[..n])),
+            // Whoever asked has gone meanwhile.
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+            Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Sends an answer, whose body follows room for its header.
+pub fn send(fd: &OwnedFd, unique: u64, result: Result<()>, buf: &mut [u8]) {
+    let error = result.err().map_or(0, |e| -e.raw_os_error());
+    let buf = if error == 0 { buf } else { &mut buf[..BEFORE_ANSWER] };
+    let header = OutHeader { len: buf.len() as u32, error, unique };
+    buf[..BEFORE_ANSWER].copy_from_slice(header.as_bytes());
+    match rustix::io::write(fd, buf) {
+        // Nobody waits for it any more, or it is told that it failed.
+        Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
+        Err(_) if error == 0 => send(fd, unique, Err(Errno::IO), buf),
+        Err(_) => {}
+    }
+}
+
+/// Answers requests until the mount is gone.
+///
+/// # Errors
+/// The kernel's, and requests that are none.
+pub fn serve(session: &Arc<Session>, fd: &Arc<OwnedFd>) -> io::Result<()> {
+    session.relay.join();
+    let mut buf = room();
+    while let Some(bytes) = receive(fd, &mut buf)? {
+        let _turn = session.relay.begin();
+        let r = Request::parse(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a request of the kernel is cut short"))?;
+        if !r.is_sync() {
+            session.answer(&r, |unique, result, buf| send(fd, unique, result, buf));
+        } else if session.sync_begins() {
+            session.answer(&r, |unique, result, buf| send(fd, unique, result, buf));
+            session.sync_ends();
+        } else {
+            let (later, fd, bytes) = (session.clone(), fd.clone(), bytes.to_vec());
+            session.waiting.run(Box::new(move || {
+                if let Ok(r) = Request::parse(&bytes) {
+                    later.answer(&r, |unique, result, buf| send(&fd, unique, result, buf));
+                }
+            }));
+        }
+    }
+    Ok(())
+}
