@@ -55,6 +55,8 @@ pub struct FileDevice {
     pool: Pool,
     /// Held while a write that covers sectors of the host only in part reads, changes and writes them.
     edges: Mutex<()>,
+    /// Held while the host copies a write of the background into its cache.
+    copying: Mutex<()>,
 }
 
 /// Threads that write one batch where there is no io_uring.
@@ -119,6 +121,7 @@ impl FileDevice {
             lanes: Lanes::default(),
             pool: Pool::default(),
             edges: Mutex::default(),
+            copying: Mutex::default(),
         })
     }
     /// Creates a sparse image of `size` bytes, or takes the file that is there and makes it that long.
@@ -239,6 +242,17 @@ impl FileDevice {
         for r in cut(&WriteRequest { offset, data }) {
             aligned.bytes_mut()[..r.data.len()].copy_from_slice(r.data);
             self.write_all(r.offset, &aligned.bytes()[..r.data.len()], flags)?;
+        }
+        Ok(())
+    }
+
+    /// Writes into the host's cache, where it copies them now, one after the other for each file, however many threads ask. Those that
+    /// nobody waits for sleep meanwhile: in the host they would spin.
+    fn write_cached(&self, requests: &[&WriteRequest<'_>], class: Class) -> io::Result<()> {
+        for r in requests.iter().flat_map(|r| cut(r)) {
+            let _permit = self.lanes.enter(class, 1);
+            let _turn = (class == Class::Background).then(|| self.copying.lock());
+            self.write_all(r.offset, r.data, ReadWriteFlags::empty())?;
         }
         Ok(())
     }
@@ -386,13 +400,15 @@ impl Device for FileDevice {
             let _permit = self.lanes.enter(class, 1);
             self.write_one(r.offset, r.data, ReadWriteFlags::empty())?;
         }
+        if !self.direct {
+            return self.write_cached(&whole, class);
+        }
         let pieces: Vec<_> = whole.into_iter().flat_map(cut).collect();
         let mut left = pieces.as_slice();
         while !left.is_empty() {
             let permit = self.lanes.enter(class, left.len().min(DEPTH as usize));
             let now = &left[..permit.granted as usize];
-            let n = if self.direct { self.write_copies(now, class)? } else { self.write_batch(now, class).map(|()| now.len())? };
-            left = &left[n..];
+            left = &left[self.write_copies(now, class)?..];
         }
         Ok(())
     }

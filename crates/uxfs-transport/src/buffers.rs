@@ -39,9 +39,8 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// None yet; each will have `before` bytes and `size` more, which begin where a page does.
-    pub fn new(before: usize, size: usize) -> Buffers {
-        let most = std::thread::available_parallelism().map_or(1, |n| n.get());
+    /// None yet; each will have `before` bytes and `size` more, which begin where a page does. At most so many are kept.
+    pub fn new(before: usize, size: usize, most: usize) -> Buffers {
         Buffers { before, size, most, free: Mutex::default() }
     }
 

@@ -34,7 +34,7 @@ impl Session {
             serve,
             relay,
             waiting: Pool::default(),
-            buffers: Buffers::new(BEFORE_ANSWER, crate::MAX_WRITE),
+            buffers: Buffers::new(BEFORE_ANSWER, crate::MAX_WRITE, threads),
             guests,
             owner: rustix::process::geteuid().as_raw(),
             syncs: AtomicUsize::new(0),
