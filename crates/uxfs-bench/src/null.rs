@@ -74,7 +74,7 @@ impl Serve for Null {
 /// The mount failed.
 pub fn serve(dir: &Path, writeback: bool) -> Result<()> {
     let o = Options { fsname: "null".into(), subtype: "null".into(), ..Options::default() };
-    let (session, _) = mount(Arc::new(Null { next: AtomicU64::new(2), writeback }), dir, &o, 0)?.into_parts();
+    let (session, _) = mount(Arc::new(Null { next: AtomicU64::new(2), writeback }), dir, &o)?.into_parts();
     match session.join() {
         Ok(ended) => Ok(ended?),
         Err(_) => bail!("the thread that waits for the null file system's end panicked"),

@@ -44,8 +44,6 @@ pub struct Options {
     pub cache: CacheMode,
     /// How files are read and written that do not say so themselves, where the engine caches.
     pub io_mode: IoMode,
-    /// Threads that answer requests; 0 for enough. About as many as there are CPUs do so at once, and others while those wait.
-    pub threads: usize,
 }
 
 /// Mounts `fs` on the directory `dir`; requests are served from when this returns.
@@ -53,5 +51,5 @@ pub struct Options {
 /// # Errors
 /// The kernel or fusermount3 refused.
 pub fn mount(fs: Arc<Fs>, dir: &Path, o: &Options) -> io::Result<Mounted> {
-    uxfs_transport::mount(Arc::new(front::Front::new(fs, o.cache, o.io_mode)), dir, &o.mount, o.threads)
+    uxfs_transport::mount(Arc::new(front::Front::new(fs, o.cache, o.io_mode)), dir, &o.mount)
 }

@@ -342,6 +342,7 @@ impl LogWriter {
             drop(w);
             let me = self.clone();
             let spawned = thread::Builder::new().name("uxfs-log-flush".into()).spawn(move || {
+                uxfs_sync::on_any_cpu();
                 let _guard = PanicGuard(me.shutdown.clone());
                 me.flush_log();
             });

@@ -18,7 +18,7 @@ pub use oplock::{Entered, Op, OpLock, Waits, contended, contention, lock, lock_a
 #[cfg(uxfs_holes)]
 pub use range::holes::forget_the_queue;
 pub use range::{RangeGuard, RangeLock, SEGMENT};
-pub use workers::Workers;
+pub use workers::{Workers, on_any_cpu};
 
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 use std::sync::Arc;

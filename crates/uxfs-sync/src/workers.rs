@@ -4,6 +4,14 @@ use crate::explored::Mutex;
 use crate::explored::thread::{self, JoinHandle};
 use std::sync::OnceLock;
 
+/// Lets the calling thread run on every CPU that its process may use: it has inherited its place from whoever started it, which may be
+/// bound to the CPU of those whose requests it answers.
+pub fn on_any_cpu() {
+    let all = rustix::thread::sched_getaffinity(Some(rustix::process::getpid()));
+    // Where the host refuses, it works where it is.
+    let _ = all.and_then(|cpus| rustix::thread::sched_setaffinity(None, &cpus));
+}
+
 /// Threads that work for a volume.
 #[derive(Default)]
 pub struct Workers {
@@ -14,7 +22,11 @@ pub struct Workers {
 impl Workers {
     /// Starts one, if the host has a thread.
     pub fn start(&self, name: &str, work: impl FnOnce() + Send + 'static) {
-        self.threads.lock().extend(thread::Builder::new().name(name.into()).spawn(work).ok());
+        let in_any_place = || {
+            on_any_cpu();
+            work();
+        };
+        self.threads.lock().extend(thread::Builder::new().name(name.into()).spawn(in_any_place).ok());
     }
 
     /// Starts some that are alike, when this is called first.
@@ -34,5 +46,25 @@ impl Workers {
         for t in threads.into_iter().filter(|t| t.thread().id() != me) {
             let _ = t.join();
         }
+    }
+}
+
+#[cfg(all(test, not(uxfs_shuttle)))]
+mod tests {
+    use super::*;
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    #[test]
+    fn a_worker_is_not_bound_to_where_it_was_started() {
+        let all = sched_getaffinity(None).unwrap();
+        let first = (0..CpuSet::MAX_CPU).find(|n| all.is_set(*n)).unwrap();
+        let mut one = CpuSet::new();
+        one.set(first);
+        sched_setaffinity(None, &one).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let workers = Workers::default();
+        workers.start("worker", move || tell.send(sched_getaffinity(None).unwrap()).unwrap());
+        workers.join();
+        assert!(told.recv().unwrap() == all);
     }
 }

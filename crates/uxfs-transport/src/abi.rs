@@ -71,6 +71,8 @@ pub mod init {
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// Requests come over io_uring; only offered where root has allowed it.
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// What the kernel is told of an open file.
@@ -86,6 +88,14 @@ pub mod write {
     pub const CACHE: u32 = 1;
     /// It takes away set-user-ID bits.
     pub const KILL_SUIDGID: u32 = 1 << 2;
+}
+
+/// Commands of io_uring.
+pub mod ring {
+    /// Offers room for requests of one queue.
+    pub const REGISTER: u32 = 1;
+    /// Answers a request, and offers the room again.
+    pub const COMMIT_AND_FETCH: u32 = 2;
 }
 
 /// Which attributes a SETATTR changes.
@@ -174,4 +184,10 @@ wire! {
         blocks: u64, attributes_mask: u64, atime: StatxTime, btime: StatxTime, ctime: StatxTime, mtime: StatxTime,
         rdev_major: u32, rdev_minor: u32, dev_major: u32, dev_minor: u32, spare2: [u64; 14],
     }
+    /// Parts of a request and its answer that io_uring carries beside the rest: their headers, the request's fixed part, and how much rest
+    /// there is.
+    RingHeaders: 288 {
+        in_out: [u64; 16], fixed: [u64; 16], flags: u64, commit_id: u64, payload_bytes: u32, padding: u32, reserved: u64,
+    }
+    RingCommand: 24 { flags: u64, commit_id: u64, queue: u16, padding0: u16, padding: u32 }
 }

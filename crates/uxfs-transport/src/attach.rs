@@ -45,6 +45,10 @@ pub struct Options {
     pub default_permissions: bool,
     /// Who may use it.
     pub guests: Guests,
+    /// Threads that answer requests; 0 for enough. About as many as there are CPUs do so at once, and others while those wait.
+    pub threads: usize,
+    /// Requests come over io_uring.
+    pub io_uring: bool,
 }
 
 impl Default for Options {
@@ -58,6 +62,8 @@ impl Default for Options {
             exec: true,
             default_permissions: true,
             guests: Guests::None,
+            threads: 0,
+            io_uring: false,
         }
     }
 }

@@ -13,6 +13,7 @@ mod classic;
 mod pool;
 mod relay;
 mod request;
+mod ring;
 mod serve;
 mod session;
 
@@ -72,7 +73,7 @@ impl Unmounter {
 }
 
 /// Agrees with the kernel on what is spoken.
-fn shake_hands(serve: &dyn Serve, fd: &OwnedFd) -> io::Result<()> {
+fn shake_hands(serve: &dyn Serve, fd: &OwnedFd, io_uring: bool) -> io::Result<()> {
     let gone = || io::Error::new(io::ErrorKind::NotConnected, "the mount went before it was used");
     let mut buf = classic::room();
     loop {
@@ -86,7 +87,7 @@ fn shake_hands(serve: &dyn Serve, fd: &OwnedFd) -> io::Result<()> {
             send(Err(Errno::IO), &abi::InitOut::default());
             continue;
         }
-        match agree(&r, serve) {
+        match agree(&r, serve, io_uring) {
             Ok((answer, flags)) => {
                 send(Ok(()), &answer);
                 // Without flags it asks again.
@@ -102,15 +103,15 @@ fn shake_hands(serve: &dyn Serve, fd: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Mounts on the directory `dir`; requests are served by `threads` threads (0: enough) from when this returns.
+/// Mounts on the directory `dir`; requests are served from when this returns.
 ///
 /// # Errors
 /// The kernel or fusermount3 refused.
-pub fn mount(serve: Arc<dyn Serve>, dir: &Path, o: &Options, threads: usize) -> io::Result<Mounted> {
+pub fn mount(serve: Arc<dyn Serve>, dir: &Path, o: &Options) -> io::Result<Mounted> {
     let dir = dir.canonicalize()?;
     let fd = Arc::new(attach::mount(&dir, o)?);
     let unmounter = Unmounter { fd: fd.clone(), dir };
-    let session = shake_hands(&*serve, &fd).and_then(|()| start(serve, &fd, o.guests, threads));
+    let session = shake_hands(&*serve, &fd, o.io_uring).and_then(|()| start(serve, &unmounter, o));
     let session = session.inspect_err(|_| _ = unmount(&unmounter.dir, true))?;
     // Only root may; it works without.
     let _ = read_far_ahead(&unmounter.dir);
@@ -118,22 +119,27 @@ pub fn mount(serve: Arc<dyn Serve>, dir: &Path, o: &Options, threads: usize) -> 
 }
 
 /// Starts the threads; the handle is of one that waits until all have ended, or one has failed.
-fn start(serve: Arc<dyn Serve>, fd: &Arc<OwnedFd>, guests: Guests, threads: usize) -> io::Result<JoinHandle<io::Result<()>>> {
+fn start(serve: Arc<dyn Serve>, Unmounter { fd, dir }: &Unmounter, o: &Options) -> io::Result<JoinHandle<io::Result<()>>> {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let threads = if threads > 0 { threads } else { THREADS.max(2 * cpus) };
-    let session = Arc::new(Session::new(serve, guests, threads, Relay::new(threads, cpus, REST)));
+    let threads = if o.threads > 0 { o.threads } else { THREADS.max(2 * cpus) };
+    let session = Arc::new(Session::new(serve, o.guests, threads, Relay::new(threads, cpus, REST)));
     let (ended, ends) = mpsc::channel();
-    for n in 0..threads {
-        let (session, ended) = (session.clone(), ended.clone());
-        let fd = if n == 0 { fd.clone() } else { classic::another(fd) };
+    let start: Arc<ring::Start> = Arc::new(move |name, work| {
+        let ended = ended.clone();
         let run = move || {
-            let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| classic::serve(&session, &fd)));
             let panicked = |_| Err(io::Error::other("a thread that serves the mount panicked"));
-            let _ = ended.send(served.unwrap_or_else(panicked));
+            let _ = ended.send(std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(panicked));
         };
-        std::thread::Builder::new().name(format!("uxfs-fuse-{n}")).spawn(run)?;
+        std::thread::Builder::new().name(name).spawn(run).map(drop)
+    });
+    for n in 0..threads {
+        let (session, fd) = (session.clone(), if n == 0 { fd.clone() } else { classic::another(fd) });
+        start(format!("uxfs-fuse-{n}"), Box::new(move || classic::serve(&session, &fd)))?;
     }
-    drop(ended);
+    if o.io_uring {
+        (0..ring::queues()?).try_for_each(|n| ring::Queue::open(&session, fd, n, dir, &start))?;
+    }
+    drop(start);
     std::thread::Builder::new().name("uxfs-fuse".into()).spawn(move || ends.into_iter().collect())
 }
 

@@ -326,7 +326,7 @@ fn offered(args: &[u8], first: &InitIn) -> u64 {
 ///
 /// # Errors
 /// The kernel is too old, or lacks what the server cannot do without.
-pub fn agree(r: &Request<'_>, s: &dyn Serve) -> std::io::Result<(InitOut, u64)> {
+pub fn agree(r: &Request<'_>, s: &dyn Serve, io_uring: bool) -> std::io::Result<(InitOut, u64)> {
     let unsupported = |what: String| std::io::Error::new(std::io::ErrorKind::Unsupported, what);
     let first = r.only::<InitIn>()?;
     let answer = InitOut { major: abi::MAJOR, minor: first.minor.min(*abi::MINORS.end()), ..Default::default() };
@@ -339,7 +339,11 @@ pub fn agree(r: &Request<'_>, s: &dyn Serve) -> std::io::Result<(InitOut, u64)> 
     }
     let offered = offered(r.args, &first);
     let always = init::ASYNC_READ | init::BIG_WRITES | init::MAX_PAGES | init::INIT_EXT;
-    let flags = (s.wants(offered)? | always) & offered;
+    if io_uring {
+        crate::ring::is_offered(offered & init::OVER_IO_URING != 0)?;
+    }
+    let over = if io_uring { init::OVER_IO_URING } else { 0 };
+    let flags = (s.wants(offered)? & !init::OVER_IO_URING | always | over) & offered;
     let answer = InitOut {
         max_readahead: first.max_readahead.max(crate::MAX_WRITE as u32),
         flags: flags as u32,
@@ -420,7 +424,7 @@ mod tests {
         let agree = |first: InitIn, more: u32| {
             let args = [first.as_bytes(), more.as_bytes()].concat();
             let header = InHeader { opcode: opcode::INIT, ..Default::default() };
-            super::agree(&Request { header, args: &args, rest: None }, &Echo)
+            super::agree(&Request { header, args: &args, rest: None }, &Echo, false)
         };
         let flags = (init::INIT_EXT | init::POSIX_ACL) as u32;
         let kernel = InitIn { major: 7, minor: 99, max_readahead: 1, flags };

@@ -61,11 +61,19 @@ impl Session {
         self.syncs.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Asks whoever serves, who puts the answer in `body`.
+    ///
+    /// # Errors
+    /// As [`Request::answer`]; whoever asks is kept out.
+    pub fn ask(&self, r: &Request<'_>, body: &mut Body<'_>) -> Result<()> {
+        if self.keeps_out(r) { Err(Errno::ACCESS) } else { r.answer(&*self.serve, body) }
+    }
+
     /// Answers a request by `send`, which gets room for a header and after it what was answered.
     pub fn answer(&self, r: &Request<'_>, send: impl FnOnce(u64, Result<()>, &mut [u8])) {
         let answer = |buf: &mut [u8]| {
             let mut body = Body::new(&mut buf[BEFORE_ANSWER..]);
-            let result = if self.keeps_out(r) { Err(Errno::ACCESS) } else { r.answer(&*self.serve, &mut body) };
+            let result = self.ask(r, &mut body);
             let len = body.len;
             if !r.is_told() {
                 send(r.header.unique, result, &mut buf[..BEFORE_ANSWER + len]);

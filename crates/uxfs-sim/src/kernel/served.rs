@@ -77,8 +77,8 @@ pub(super) struct Served {
 impl Served {
     /// Serves devices as files `0`, `1` and so on in `dir`, which is there.
     pub(super) fn start(devices: Vec<DeviceRef>, dir: &Path) -> io::Result<Served> {
-        let o = Options { fsname: "uxfs-sim".into(), subtype: "uxfs-sim".into(), ..Options::default() };
-        let (session, unmounter) = mount(Arc::new(Files(devices)), dir, &o, THREADS)?.into_parts();
+        let o = Options { fsname: "uxfs-sim".into(), subtype: "uxfs-sim".into(), threads: THREADS, ..Options::default() };
+        let (session, unmounter) = mount(Arc::new(Files(devices)), dir, &o)?.into_parts();
         Ok(Served { dir: dir.into(), unmounter, session: Some(session) })
     }
 
