@@ -1,7 +1,7 @@
 //! File data of the engine in this process beside the kernel's XFS on a loop device over memory.
 
 use crate::beside::opened;
-use crate::peers::{Mounted, Peer, file, must, program};
+use crate::peers::{Mounted, Peer, Way, file, must, program};
 use crate::table::{Table, median};
 use anyhow::Result;
 use std::fs::{self, File, OpenOptions};
@@ -151,6 +151,15 @@ pub fn run(place: &Path) -> Result<()> {
     Ok(())
 }
 
+/// What one thread reaches through a mount: a stream written and made durable, one read that nobody has in memory, bytes a second, and
+/// blocks written a second.
+pub(crate) fn through(at: &Path) -> Result<[f64; 3]> {
+    let f = Host(OpenOptions::new().read(true).write(true).create_new(true).open(at.join("file"))?);
+    let written = stream(&f, MOUNTED)?;
+    rustix::fs::fadvise(&f.0, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok([written, cold(&f, MOUNTED)?, small(&f, SMALL)?])
+}
+
 /// Streams and small writes through mounts: uxfs in both cached modes, a file system that keeps nothing in the same modes, fuse2fs.
 ///
 /// # Errors
@@ -167,11 +176,7 @@ pub fn mounts(place: &Path) -> Result<()> {
     // One after the other in each round, so that a slow minute meets all of them.
     for _ in 0..MOUNT_ROUNDS {
         for (seen, (_, peer, writeback)) in rounds.iter_mut().zip(peers) {
-            let m = Mounted::with(peer, place, writeback)?;
-            let f = Host(OpenOptions::new().read(true).write(true).create_new(true).open(m.at.join("file"))?);
-            let written = stream(&f, MOUNTED)?;
-            rustix::fs::fadvise(&f.0, 0, None, rustix::fs::Advice::DontNeed)?;
-            seen.push([written, cold(&f, MOUNTED)?, small(&f, SMALL)?]);
+            seen.push(through(&Mounted::with(peer, place, Way { writeback, ..Way::default() })?.at)?);
         }
     }
     let mut t = Table::new(

@@ -126,6 +126,9 @@ enum What {
         /// The kernel keeps what is written until it likes to pass it on
         #[arg(long)]
         writeback: bool,
+        /// Requests come over io_uring
+        #[arg(long)]
+        io_uring: bool,
     },
 }
 
@@ -144,6 +147,6 @@ fn main() -> Result<()> {
         What::Resident { image, limit, memory, creates, threads, log } => {
             limit::resident(&image, limit, memory, limit::Plan { creates, threads, log, rounds: 1 })
         }
-        What::Null { dir, writeback } => null::serve(&dir, writeback),
+        What::Null { dir, writeback, io_uring } => null::serve(&dir, writeback, io_uring),
     }
 }

@@ -72,8 +72,8 @@ impl Serve for Null {
 ///
 /// # Errors
 /// The mount failed.
-pub fn serve(dir: &Path, writeback: bool) -> Result<()> {
-    let o = Options { fsname: "null".into(), subtype: "null".into(), ..Options::default() };
+pub fn serve(dir: &Path, writeback: bool, io_uring: bool) -> Result<()> {
+    let o = Options { fsname: "null".into(), subtype: "null".into(), io_uring, ..Options::default() };
     let (session, _) = mount(Arc::new(Null { next: AtomicU64::new(2), writeback }), dir, &o)?.into_parts();
     match session.join() {
         Ok(ended) => Ok(ended?),

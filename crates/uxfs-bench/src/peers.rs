@@ -1,11 +1,10 @@
 //! uxfs beside a null file system on the same transport, fuse2fs, and the kernel's XFS on a loop device.
 
 use crate::beside;
-use crate::table::Table;
+use crate::table::{self, Table};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File, OpenOptions};
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -56,6 +55,15 @@ fn is_mounted(at: &Path) -> bool {
     fs::read_to_string("/proc/self/mountinfo").is_ok_and(|t| t.lines().any(|l| l.split(' ').nth(4) == at.to_str()))
 }
 
+/// How a peer is mounted, if it knows these ways.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Way {
+    /// With the kernel's write-back cache of FUSE.
+    pub(crate) writeback: bool,
+    /// Requests come over io_uring.
+    pub(crate) io_uring: bool,
+}
+
 /// A fresh file system of a peer's, mounted; it goes when it is dropped.
 pub(crate) struct Mounted {
     pub(crate) at: PathBuf,
@@ -65,11 +73,10 @@ pub(crate) struct Mounted {
 
 impl Mounted {
     pub(crate) fn new(peer: Peer, place: &Path) -> Result<Mounted> {
-        Mounted::with(peer, place, false)
+        Mounted::with(peer, place, Way::default())
     }
 
-    /// With the kernel's write-back cache of FUSE, for peers that have one.
-    pub(crate) fn with(peer: Peer, place: &Path, writeback: bool) -> Result<Mounted> {
+    pub(crate) fn with(peer: Peer, place: &Path, way: Way) -> Result<Mounted> {
         let dir = place.join(format!("uxfs-bench-{}", std::process::id()));
         let at = dir.join("mnt");
         fs::create_dir_all(&at)?;
@@ -78,17 +85,14 @@ impl Mounted {
         let mut m = Mounted { at: at.clone(), dir, server: None };
         match peer {
             Peer::Null => {
-                let flag = writeback.then_some("--writeback");
-                m.serve(Command::new(std::env::current_exe()?).arg("null").args(flag).arg(&at))?;
-                // As much as `uxfs mount` lets the kernel read ahead.
-                let device = fs::metadata(&at)?.dev();
-                let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-                fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), "1024")?;
+                let flags = [way.writeback.then_some("--writeback"), way.io_uring.then_some("--io-uring")];
+                m.serve(Command::new(std::env::current_exe()?).arg("null").args(flags.into_iter().flatten()).arg(&at))?;
             }
             Peer::Uxfs => {
                 must(Command::new(program()?).args(["mkfs", "-q"]).arg(&image))?;
-                let mode = if writeback { "cache=writeback" } else { "cache=writethrough" };
-                m.serve(Command::new(program()?).args(["mount", "-f", "-o", mode]).args([&image, &at]))?;
+                let cache = if way.writeback { "cache=writeback" } else { "cache=writethrough" };
+                let options = format!("{cache}{}", if way.io_uring { ",io_uring" } else { "" });
+                m.serve(Command::new(program()?).args(["mount", "-f", "-o", &options]).args([&image, &at]))?;
             }
             Peer::Fuse2fs => {
                 must(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))?;
@@ -164,6 +168,55 @@ fn create(place: &Path) -> Result<()> {
             null = best;
         }
         t.row([peer.name().into(), format!("{best:.0}"), format!("{:.2}", best / null)]);
+    }
+    Ok(())
+}
+
+/// Rounds of the comparison of both ways that requests may come.
+const RING_ROUNDS: usize = 5;
+
+/// What a thread a CPU does in a directory of its own: files made and removed again, a second.
+fn makes_and_removes(at: &Path, threads: usize) -> Result<f64> {
+    let n = CREATES as usize / 4;
+    let begun = Instant::now();
+    std::thread::scope(|s| {
+        let one = |t: usize| -> Result<()> {
+            let dir = at.join(format!("{t} of {threads}"));
+            fs::create_dir(&dir)?;
+            (0..n).try_for_each(|i| File::create_new(dir.join(format!("file{i:07}"))).map(drop))?;
+            Ok((0..n).try_for_each(|i| fs::remove_file(dir.join(format!("file{i:07}"))))?)
+        };
+        let all: Vec<_> = (0..threads).map(|t| s.spawn(move || one(t))).collect();
+        all.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| bail!("a thread panicked")))
+    })?;
+    Ok((threads * n) as f64 / begun.elapsed().as_secs_f64())
+}
+
+/// Requests by reads and writes of /dev/fuse, and over io_uring.
+fn rings(place: &Path) -> Result<()> {
+    let _offered = uxfs_transport::offer_io_uring().context("the kernel is to offer FUSE over io_uring")?;
+    let ways = [
+        ("null", Peer::Null, false),
+        ("null, io_uring", Peer::Null, true),
+        ("uxfs", Peer::Uxfs, false),
+        ("uxfs, io_uring", Peer::Uxfs, true),
+    ];
+    let mut rounds: [Vec<[f64; 5]>; 4] = Default::default();
+    for _ in 0..RING_ROUNDS {
+        for (seen, (_, peer, io_uring)) in rounds.iter_mut().zip(ways) {
+            let m = Mounted::with(peer, place, Way { io_uring, ..Way::default() })?;
+            let (one, two) = (makes_and_removes(&m.at, 1)?, makes_and_removes(&m.at, 2)?);
+            let [stream, cold, small] = crate::data::through(&m.at)?;
+            seen.push([one, two, small, stream / 1e6, cold / 1e6]);
+        }
+    }
+    let mut t = Table::new(
+        "requests by reads and writes of /dev/fuse, and over io_uring; medians",
+        &["", "made and removed/s", "by two threads", "4 KiB writes/s", "write and fsync, MB/s", "cold read, MB/s"],
+    );
+    for ((name, ..), seen) in ways.iter().zip(&rounds) {
+        let columns = (0..5).map(|c| format!("{:.0}", table::median(seen.iter().map(|r| r[c]))));
+        t.row(std::iter::once((*name).to_string()).chain(columns));
     }
     Ok(())
 }
@@ -330,7 +383,7 @@ fn lookup(place: &Path) -> Result<()> {
 /// # Errors
 /// A part failed, or a peer is not installed.
 pub fn run(place: &Path, parts: &[String]) -> Result<()> {
-    let all = ["create", "threads", "dbench", "cpu", "unpack", "lookup", "recover", "data", "mounts"];
+    let all = ["create", "threads", "dbench", "cpu", "unpack", "lookup", "recover", "data", "mounts", "rings"];
     let parts: Vec<&str> = if parts.is_empty() { all.to_vec() } else { parts.iter().map(String::as_str).collect() };
     for p in parts {
         match p {
@@ -339,6 +392,7 @@ pub fn run(place: &Path, parts: &[String]) -> Result<()> {
             "recover" => beside::recover(place)?,
             "data" => crate::data::run(place)?,
             "mounts" => crate::data::mounts(place)?,
+            "rings" => rings(place)?,
             "dbench" => dbench(place)?,
             "cpu" => computing()?,
             "unpack" => unpack(place)?,

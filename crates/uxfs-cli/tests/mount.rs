@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use uxfs_sync::Chance;
+use uxfs_transport::offer_io_uring;
 
 /// A load that ends with the test.
 struct Load(Vec<Child>);
@@ -70,17 +71,18 @@ fn shuffle(at: &Path, n: u32) {
 
 #[test]
 fn what_eight_processes_did_is_there_for_the_kernel() {
-    for (name, args) in [
-        ("default", &["-q", "-d", "size=2g,file"][..]),
-        ("sectors", &["-q", "-s", "size=4096", "-d", "size=1g,file"]),
-        ("groups", &["-q", "-d", "size=8g,agcount=17,file"]),
-        ("one group", &["-q", "--unsupported", "-d", "size=400m,agcount=1,file"]),
-        ("a tebibyte", &["-q", "-d", "size=1t,file"]),
+    let _offered = offer_io_uring().unwrap();
+    for (name, args, options) in [
+        ("default", &["-q", "-d", "size=2g,file"][..], ""),
+        ("sectors", &["-q", "-s", "size=4096", "-d", "size=1g,file"], ""),
+        ("groups", &["-q", "-d", "size=8g,agcount=17,file"], "io_uring"),
+        ("one group", &["-q", "--unsupported", "-d", "size=400m,agcount=1,file"], ""),
+        ("a tebibyte", &["-q", "-d", "size=1t,file"], "io_uring"),
     ] {
         let p = Place::new(&name.replace(' ', "-"));
         p.image("v.img", 0);
         p.mkfs_xfs("v.img", args);
-        let s = p.serve("v.img", "");
+        let s = p.serve("v.img", options);
         must("cp", &["-a", "/usr/include/linux", &s.path("tree")]);
         must("setfattr", &["-n", "user.test", "-v", "value", &s.path("tree")]);
         must("setfattr", &["-n", "trusted.large", "-v", &"x".repeat(2000), &s.path("tree")]);
@@ -99,11 +101,12 @@ fn what_eight_processes_did_is_there_for_the_kernel() {
 
 #[test]
 fn after_a_kill_the_kernel_and_uxfs_recover_the_same() {
+    let _offered = offer_io_uring().unwrap();
     for (i, args) in [&["-q", "-d", "size=1g,file"][..], &["-q", "-s", "size=4096", "-d", "size=600m,agcount=9,file"]].iter().enumerate() {
         let p = Place::new(&format!("kill{i}"));
         p.image("v.img", 0);
         p.mkfs_xfs("v.img", args);
-        let s = p.serve("v.img", "");
+        let s = p.serve("v.img", ["", "io_uring"][i]);
         let running = load(&s.at);
         std::thread::sleep(Duration::from_millis(2500 + 700 * i as u64));
         // What was synced under the load must be there.
@@ -129,6 +132,7 @@ fn after_a_kill_the_kernel_and_uxfs_recover_the_same() {
 
 #[test]
 fn a_log_that_the_kernel_left_dirty_is_recovered_as_the_kernel_does() {
+    let _offered = offer_io_uring().unwrap();
     for (i, args) in [&["-q", "-d", "size=1g,file"][..], &["-q", "-s", "size=4096", "-d", "size=600m,agcount=5,file"]].iter().enumerate() {
         let p = Place::new(&format!("theirs{i}"));
         p.image("v.img", 0);
@@ -186,7 +190,8 @@ fn a_write_to_shared_blocks_copies_them() {
 
 #[test]
 fn files_behave_on_a_mount_in_each_cache_mode() {
-    for mode in ["none", "writethrough", "writeback"] {
+    let _offered = offer_io_uring().unwrap();
+    for mode in ["none", "writethrough", "writeback", "none,io_uring", "writethrough,io_uring", "writeback,io_uring"] {
         files_behave(mode);
     }
 }
@@ -243,8 +248,11 @@ fn files_behave(mode: &str) {
 #[test]
 fn data_is_right_in_each_cache_mode() {
     const MOST: u64 = 1 << 20;
-    let modes = ["none", "writethrough", "writeback", "none,iomode=dontcache", "none,iomode=direct"];
-    for (seed, mode) in modes.into_iter().enumerate() {
+    let _offered = offer_io_uring().unwrap();
+    let (own, rings) =
+        (["none", "none,iomode=dontcache", "none,iomode=direct"], ["none,io_uring", "writethrough,io_uring", "writeback,io_uring"]);
+    let modes = ["writethrough", "writeback"].into_iter().chain(own).chain(rings);
+    for (seed, mode) in modes.enumerate() {
         let p = Place::new(&format!("data-{seed}"));
         p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=400m", "v.img"]);
         let s = p.serve("v.img", &format!("cache={mode},memory=16m"));
@@ -466,9 +474,14 @@ fn a_mounted_image_is_refused_to_others_and_a_signal_unmounts_it() {
 
 #[test]
 fn a_signal_closes_a_busy_mount_cleanly() {
+    let _offered = offer_io_uring().unwrap();
+    ["commit=1", "commit=1,io_uring"].into_iter().for_each(busy_is_closed);
+}
+
+fn busy_is_closed(options: &str) {
     let p = Place::new("busy");
     p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=300m", "v.img"]);
-    let mut s = p.serve("v.img", "commit=1");
+    let mut s = p.serve("v.img", options);
     let at = s.at.clone();
     let mut held = File::create(at.join("held")).unwrap();
     let mut busy = File::create(at.join("busy")).unwrap();

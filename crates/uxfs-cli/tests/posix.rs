@@ -759,4 +759,6 @@ fn files_without_a_name_are_those_of_the_kernel() {
 #[test]
 fn random_calls_by_random_users_answer_as_the_kernel_does() {
     the_same("random", "cache=writethrough", |w| at_random(w, 20_000));
+    let _offered = uxfs_transport::offer_io_uring().unwrap();
+    the_same("random-ring", "cache=none,io_uring", |w| at_random(w, 20_000));
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use uxfs::Fs;
 use uxfs_device::{DeviceRef, Faulty, Memory};
 use uxfs_fuse::{CacheMode, Unmounter};
+use uxfs_transport::offer_io_uring;
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 400 * MIB;
@@ -29,13 +30,14 @@ struct Mount {
 }
 
 impl Mount {
-    fn new(dev: Arc<Faulty>, cache: CacheMode) -> Mount {
+    fn new(dev: Arc<Faulty>, cache: CacheMode, io_uring: bool) -> Mount {
         static MOUNTS: AtomicUsize = AtomicUsize::new(0);
         let at = std::env::temp_dir().join(format!("uxfs-stalled-{}-{}", std::process::id(), MOUNTS.fetch_add(1, Ordering::Relaxed)));
         fs::create_dir_all(&at).unwrap();
         let o = uxfs::Options { commit: 0, cache: cache.is_ours(), ..uxfs::Options::default() };
         let fs = Arc::new(Fs::open(dev.clone(), o).unwrap());
-        let o = uxfs_fuse::Options { cache, ..uxfs_fuse::Options::default() };
+        let mut o = uxfs_fuse::Options { cache, ..uxfs_fuse::Options::default() };
+        o.mount.io_uring = io_uring;
         let (session, unmounter) = uxfs_fuse::mount(fs.clone(), &at, &o).unwrap().into_parts();
         Mount { fs, dev, at, session: Some(session), unmounter: Some(unmounter) }
     }
@@ -94,12 +96,13 @@ fn work(dir: &Path, other: &Path) -> std::io::Result<()> {
 /// through the same mount goes on.
 #[test]
 fn what_waits_for_the_device_stops_nobody_else() {
+    let _offered = offer_io_uring().unwrap();
     for cache in [CacheMode::None, CacheMode::Writethrough, CacheMode::Writeback] {
-        for reading in [true, false] {
+        for (reading, io_uring) in [(true, false), (false, false), (true, true), (false, true)] {
             let base: DeviceRef = Arc::new(Memory::new(SIZE));
             uxfs_mkfs::format(&*base, &uxfs_mkfs::Options::new(SIZE, [5; 16])).unwrap();
             let dev = Arc::new(Faulty::new(base.clone(), i64::MAX));
-            let m = Mount::new(dev.clone(), cache);
+            let m = Mount::new(dev.clone(), cache, io_uring);
             for n in 0..8 {
                 fs::create_dir(m.path(&format!("d{n}"))).unwrap();
                 let f = File::create(m.path(&format!("d{n}/f"))).unwrap();
@@ -108,7 +111,7 @@ fn what_waits_for_the_device_stops_nobody_else() {
                 f.sync_all().unwrap();
             }
             drop(m);
-            let m = Mount::new(dev.clone(), cache);
+            let m = Mount::new(dev.clone(), cache, io_uring);
             let others: Vec<PathBuf> =
                 (1..8).map(|n| format!("d{n}")).filter(|d| m.group(&format!("{d}/f")) != m.group("d0/f")).map(|d| m.path(&d)).collect();
             assert!(others.len() > 2);
@@ -130,8 +133,9 @@ fn what_waits_for_the_device_stops_nobody_else() {
             let (tell, told) = channel();
             let first = others[0].clone();
             std::thread::spawn(move || tell.send(others.iter().try_for_each(|d| work(d, &first))));
-            let worked =
-                told.recv_timeout(LONGEST).unwrap_or_else(|_| panic!("{cache}, reading {reading}: somebody waits for the stalled file"));
+            let worked = told
+                .recv_timeout(LONGEST)
+                .unwrap_or_else(|_| panic!("{cache}, reading {reading}, io_uring {io_uring}: somebody waits for the stalled file"));
             worked.unwrap();
             assert!(stuck.iter().any(|s| !s.is_finished()));
             dev.stall(0..0);
@@ -148,11 +152,12 @@ fn what_waits_for_the_device_stops_nobody_else() {
 #[test]
 fn what_waits_for_the_log_stops_no_reader() {
     const FILES: u64 = 40;
-    for cache in [CacheMode::None, CacheMode::Writethrough] {
+    let _offered = offer_io_uring().unwrap();
+    for (cache, io_uring) in [CacheMode::None, CacheMode::Writethrough].into_iter().flat_map(|c| [(c, false), (c, true)]) {
         let base: DeviceRef = Arc::new(Memory::new(SIZE));
         uxfs_mkfs::format(&*base, &uxfs_mkfs::Options::new(SIZE, [5; 16])).unwrap();
         let dev = Arc::new(Faulty::new(base, i64::MAX));
-        let m = Mount::new(dev.clone(), cache);
+        let m = Mount::new(dev.clone(), cache, io_uring);
         for n in 0..FILES {
             fs::write(m.path(&format!("f{n}")), [1; 9000]).unwrap();
         }
@@ -173,7 +178,7 @@ fn what_waits_for_the_log_stops_no_reader() {
         wait_until("nobody waits for the log", || dev.waiting() > 0);
         let (at, (tell, told)) = (m.at.clone(), channel());
         std::thread::spawn(move || tell.send((0..FILES).try_for_each(|n| fs::read(at.join(format!("f{n}"))).map(drop))));
-        let read = told.recv_timeout(LONGEST).unwrap_or_else(|_| panic!("{cache}: somebody waits for the log"));
+        let read = told.recv_timeout(LONGEST).unwrap_or_else(|_| panic!("{cache}, io_uring {io_uring}: somebody waits for the log"));
         read.unwrap();
         assert!(synced.iter().all(|s| !s.is_finished()));
         dev.stall(0..0);

@@ -18,6 +18,7 @@ mod serve;
 mod session;
 
 pub use attach::{Guests, Options, unmount};
+pub use ring::{Offer, offer_io_uring};
 pub use rustix::io::Errno;
 pub use serve::{Attr, Caller, Change, Entry, File, Listing, New, Opened, Result, Serve, Statfs, Time, When};
 

@@ -19,6 +19,7 @@ use crate::buffers::Aligned;
 use crate::request::{Body, Request, SMALL};
 use crate::session::Session;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io;
@@ -221,6 +222,40 @@ pub fn queues() -> io::Result<u16> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = text.trim().rsplit(['-', ',']).next().and_then(|n| n.parse::<u16>().ok());
     last.map(|n| n + 1).ok_or_else(|| io::Error::other("/sys/devices/system/cpu/possible names no CPUs"))
+}
+
+/// Where root says whether the kernel offers this.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// The kernel offers io_uring while this lives, and then what it offered before.
+pub struct Offer(());
+
+/// How many want it offered, and what was there before the first.
+static OFFERS: Mutex<(usize, String)> = Mutex::new((0, String::new()));
+
+/// Lets the kernel offer io_uring to all who ask for it from now on.
+///
+/// # Errors
+/// It has none, or this user may not say so.
+pub fn offer_io_uring() -> io::Result<Offer> {
+    let mut offers = OFFERS.lock();
+    if offers.0 == 0 {
+        let before = std::fs::read_to_string(SWITCH)?;
+        std::fs::write(SWITCH, "Y")?;
+        offers.1 = before;
+    }
+    offers.0 += 1;
+    Ok(Offer(()))
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        let mut offers = OFFERS.lock();
+        offers.0 -= 1;
+        if offers.0 == 0 {
+            let _ = std::fs::write(SWITCH, offers.1.trim());
+        }
+    }
 }
 
 /// Refuses by name what is not offered.
