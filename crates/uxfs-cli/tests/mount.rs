@@ -717,3 +717,67 @@ fn unmounting_says_what_could_not_be_written() {
     drop(s);
     drop(host);
 }
+
+/// What a file handle of the system leads to, in Perl, which every Debian has: it takes one of a path, or opens one below a mount.
+const HANDLES: &str = r#"
+my ($take, $open) = $ENV{MACHINE} eq "aarch64" ? (264, 265) : (303, 304);
+my ($what, $at, $hex) = @ARGV;
+if ($what eq "take") {
+    my $h = pack("Ll a128", 128, 0, "");
+    syscall($take, -100, $at, $h, my $id = pack("i", 0), 0) == 0 or die "errno ", $! + 0;
+    print unpack("H*", substr($h, 0, 8 + unpack("L", $h)));
+} else {
+    open(my $mount, "<", $at) or die;
+    my $fd = syscall($open, fileno($mount), my $h = pack("H*", $hex), 0);
+    $fd >= 0 or die "errno ", $! + 0;
+    open(my $f, "<&=", $fd) or die;
+    print -d $f ? "directory" : <$f>;
+}
+"#;
+
+/// A handle of a file names it as long as it lives, also after the server ended and the kernel forgot it; no handle leads to anything else.
+#[test]
+fn file_handles_outlast_the_server() {
+    let p = Place::new("handles");
+    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=400m", "v.img"]);
+    let perl = |args: &[&str]| {
+        let o = Command::new("perl").args(["-e", HANDLES, "--"]).args(args).env("MACHINE", std::env::consts::ARCH).output().unwrap();
+        text(&o).split(" at -e").next().unwrap().to_string()
+    };
+    let s = p.serve("v.img", "");
+    fs::create_dir_all(s.at.join("d/deep")).unwrap();
+    fs::write(s.at.join("d/deep/file"), "what it holds").unwrap();
+    fs::write(s.at.join("d/gone"), "soon").unwrap();
+    fs::write(s.at.join("d/large"), vec![b'I'; 1 << 20]).unwrap();
+    let take = |name: &str| perl(&["take", &s.path(name)]);
+    let (file, dir, root, gone) = (take("d/deep/file"), take("d/deep"), take("."), take("d/gone"));
+    assert!([&file, &dir, &root, &gone].iter().all(|h| h.len() == 40), "{file} {gone}");
+    s.unmount();
+    let s = p.serve("v.img", "");
+    let open = |h: &str| perl(&["open", s.at.to_str().unwrap(), h]);
+    assert_eq!([&dir, &root, &gone, &file].map(|h| open(h)), ["directory", "directory", "soon", "what it holds"]);
+    fs::remove_file(s.at.join("d/gone")).unwrap();
+    assert_eq!(open(&gone), "errno 116");
+    s.unmount();
+    let s = p.serve("v.img", "");
+    let open = |h: &str| perl(&["open", s.at.to_str().unwrap(), h]);
+    // Another one in its place, free inodes, blocks of data and of trees, groups that are not there.
+    fs::write(s.at.join("d/another"), "new").unwrap();
+    let words =
+        |h: &str| -> Vec<u32> { (0..3).map(|i| u32::from_str_radix(&h[16 + 8 * i..24 + 8 * i], 16).unwrap().swap_bytes()).collect() };
+    let made = |ino: u64, generation: u32| -> String {
+        [(ino >> 32) as u32, ino as u32, generation].iter().fold(gone[..16].to_string(), |h, w| h + &format!("{:08x}", w.swap_bytes()))
+    };
+    let generation = words(&file)[2];
+    assert_eq!(made(u64::from(words(&file)[1]), generation), file);
+    assert_eq!(open(&gone), "errno 116");
+    let inos = (1..2000).map(|n| n * 37).chain([1 << 20, 1 << 40, u64::MAX >> 1, u64::MAX]);
+    for ino in inos {
+        let said = open(&made(ino, generation));
+        assert!(said == "errno 116" || (ino == u64::from(words(&file)[1]) && said == "what it holds"), "{ino}: {said}");
+    }
+    assert_eq!(open(&file), "what it holds");
+    fs::write(s.at.join("d/still"), "it lives").unwrap();
+    s.unmount();
+    p.is_sound("v.img");
+}

@@ -141,6 +141,7 @@ impl Serve for Front {
             | init::READDIRPLUS_AUTO
             | init::CACHE_SYMLINKS
             | init::NO_OPENDIR_SUPPORT
+            | init::EXPORT_SUPPORT
             | init::ASYNC_DIO
             | init::POSIX_ACL
             | init::DONT_MASK
@@ -158,7 +159,8 @@ impl Serve for Front {
     fn lookup(&self, dir: u64, name: &[u8]) -> Result<Option<Entry>> {
         let dir = self.ino(dir);
         loop {
-            match self.fs.lookup(dir, name) {
+            // By its own name the kernel asks for what a file handle leads to.
+            match if name == b"." { self.fs.stat_by_number(dir) } else { self.fs.lookup(dir, name) } {
                 Ok(s) => match self.fs.hold(s.ino, s.generation) {
                     Ok(()) => return Ok(Some(self.entry(&s))),
                     // It went between the two steps: look again.

@@ -53,6 +53,8 @@ pub mod opcode {
 /// What a server may ask for when it is mounted, as far as the kernel offers it.
 pub mod init {
     pub const ASYNC_READ: u64 = 1;
+    /// Nodes are found by their numbers, as names `.` and `..` of them, so file handles outlast what the kernel knows.
+    pub const EXPORT_SUPPORT: u64 = 1 << 4;
     pub const BIG_WRITES: u64 = 1 << 5;
     /// The server applies the umask.
     pub const DONT_MASK: u64 = 1 << 6;

@@ -408,6 +408,17 @@ mod tests {
     }
 
     #[test]
+    fn whatever_comes_is_answered_or_refused() {
+        let chance = uxfs_sync::Chance::seeded(7);
+        for n in 0..200_000u32 {
+            let len = chance.below(120) as usize;
+            // Small numbers are more often lengths that fit.
+            let args: Vec<u8> = (0..len).map(|_| if chance.below(3) == 0 { chance.below(256) as u8 } else { 0 }).collect();
+            let _ = ask(n % 60, &args);
+        }
+    }
+
+    #[test]
     fn answers_are_what_the_kernel_expects() {
         let found = ask(opcode::LOOKUP, b"abc\0").unwrap();
         assert_eq!((found.len(), &found[..16]), (128, [13u64, 3].as_bytes()));

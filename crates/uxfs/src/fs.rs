@@ -15,7 +15,7 @@ use crate::attr::{self, SetMode};
 use crate::dir::{self, Entry};
 use crate::error::{Error, Result};
 use crate::file::{self, Why};
-use crate::inode::Inode;
+use crate::inode::{self, Inode};
 use crate::mount::{Devices, Mount, Options, ReaddirCopy};
 use crate::namespace::{Names, NewInode, Rename};
 use crate::space;
@@ -281,6 +281,19 @@ impl Fs {
     pub fn stat(&self, ino: u64) -> Result<Stat> {
         let _open = self.enter()?;
         let i = self.inode(ino)?;
+        let _l = i.lock_shared();
+        Ok(self.stat_of(&i))
+    }
+
+    /// As [`Fs::stat`], of a number that somebody kept or made up, as in a file handle: with the generation, which [`Fs::hold`] checks, it
+    /// names an inode as long as that lives, over any number of unmounts.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if there is no such inode, or it is free.
+    pub fn stat_by_number(&self, ino: u64) -> Result<Stat> {
+        let _open = self.enter()?;
+        let found = inode::find(self.mount.vol(), &self.mount.names.inodes, Ino(ino))?;
+        let i = self.inode(found.ino.0)?;
         let _l = i.lock_shared();
         Ok(self.stat_of(&i))
     }

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use std::sync::Arc;
-use uxfs::{AttrName, Fs, Options, SetAttr, SetMode};
+use uxfs::{AttrName, Error, Fs, Options, SetAttr, SetMode};
 use uxfs_device::{Device, Event, Memory, Recorder, WriteFlags};
 
 #[test]
@@ -200,4 +200,54 @@ fn records_end_with_the_sectors_of_the_medium() {
     assert!(k.path("theirs").exists());
     drop(k);
     img.repair_is_silent();
+}
+
+/// A file may hold what looks like inodes: no number that somebody makes up leads to them.
+#[test]
+fn a_number_from_outside_leads_to_inodes_only() {
+    use uxfs_format::inode::INODE_CRC;
+    /// Where an inode says its own number.
+    const NUMBER: usize = 152;
+    let dev = Arc::new(Memory::new(300 << 20));
+    uxfs_mkfs::format(&*dev, &uxfs_mkfs::Options::new(300 << 20, [5; 16])).unwrap();
+    let fs = Fs::open(dev.clone(), Options::default()).unwrap();
+    let (real, forged) = (fs.create(fs.root(), b"real", file(0o644)).unwrap(), fs.create(fs.root(), b"forged", file(0o644)).unwrap());
+    fs.write(forged.ino, 0, &[1; 65536], false).unwrap();
+    fs.sync().unwrap();
+    fs.unmount().unwrap();
+    let fs = Fs::open(dev.clone(), Options::default()).unwrap();
+    let g = fs.geometry().clone();
+    let size = g.inodesize as usize;
+    let number_at = |byte: u64| {
+        let b = g.daddr_fsb(uxfs_format::DiskAddr(byte / 512));
+        g.ino(g.fsb_agno(b), g.agbno_agino(g.fsb_agbno(b))).0
+    };
+    let place = |ino: u64| {
+        let i = uxfs_format::Ino(ino);
+        let agino = g.ino_agino(i);
+        g.ag_daddr(g.ino_agno(i), g.agino_agbno(agino)).0 * 512 + u64::from(agino.0 % g.inopblock) * size as u64
+    };
+    let mut image = vec![0; size];
+    dev.read(place(real.ino), &mut image).unwrap();
+    assert!(uxfs_format::crc::verify(&image, INODE_CRC) && image[NUMBER..NUMBER + 8] == real.ino.to_be_bytes());
+    let at = fs.extents(forged.ino).unwrap()[0].start;
+    let first = number_at(at);
+    let all: Vec<u8> = (0..65536 / size as u64)
+        .flat_map(|n| {
+            image[NUMBER..NUMBER + 8].copy_from_slice(&(first + n).to_be_bytes());
+            uxfs_format::crc::stamp(&mut image, INODE_CRC);
+            image.clone()
+        })
+        .collect();
+    fs.write(forged.ino, 0, &all, false).unwrap();
+    fs.fsync(forged.ino).unwrap();
+    for n in 0..65536 / size as u64 {
+        assert!(matches!(fs.stat_by_number(first + n), Err(Error::Stale)), "{n}");
+    }
+    assert_eq!(fs.stat_by_number(real.ino).unwrap().generation, real.generation);
+    fs.unlink(fs.root(), b"real").unwrap();
+    assert!(matches!(fs.stat_by_number(real.ino), Err(Error::Stale)));
+    // What it would lead to otherwise.
+    assert!(fs.stat(first).is_ok());
+    fs.unmount().unwrap();
 }

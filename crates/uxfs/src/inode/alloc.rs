@@ -6,6 +6,7 @@ use crate::btree::{Cursor, Tree};
 use crate::error::{Error, Result};
 use crate::space::{self, Owner, Want};
 use crate::trans::{Buf, Trans};
+use crate::volume::Volume;
 use std::cmp::Ordering;
 use std::sync::Arc;
 use uxfs_format::btree::{InoRec, TreeKind};
@@ -179,6 +180,26 @@ fn alloc_in(tp: &mut Trans, agno: AgNumber, agi: &Buf, parent: Ino) -> Result<Op
     ag::set_agi(tp, agi, |a| a.freecount.set(a.freecount.get() - 1));
     tp.count_inodes(0, -1);
     Ok(Some(tp.vol.geo.ino(agno, AgIno(rec.startino.0 + bit))))
+}
+
+/// The inode of a number that comes from outside, and so may lead to anything: its group says first whether there is one, and in use.
+///
+/// # Locks
+/// Takes the AGI, until the inode was read.
+///
+/// # Errors
+/// [`Error::Stale`] if not; the inode tree or the inode is corrupt.
+pub fn find(vol: &Arc<Volume>, inodes: &Inodes, ino: Ino) -> Result<Arc<Inode>> {
+    if !vol.geo.valid_ino(ino) {
+        return Err(Error::Stale);
+    }
+    let (agno, agino) = (vol.geo.ino_agno(ino), vol.geo.ino_agino(ino).0);
+    let mut tp = Trans::reader(vol);
+    let agi = ag::agi(&mut tp, agno)?;
+    let chunk = cursor(&mut tp, agno, &agi, false).lookup_le(&rec_at(agino))?.filter(|r| agino - r.startino.0 < 64);
+    // Its bit is set in both if it is free, or was never there.
+    let in_use = chunk.is_some_and(|r| (r.free | r.hole_bits()) & 1 << (agino - r.startino.0) == 0);
+    if in_use { inodes.get(ino) } else { Err(Error::Stale) }
 }
 
 /// True if a chunk's counts are those of its bits.
