@@ -163,7 +163,9 @@ impl Queue {
         let queue = Arc::new(Queue { session, fd, number, dir, start, threads, free });
         let (tell, told) = channel();
         queue.add(Some(tell))?;
-        told.recv().unwrap_or_else(|_| Err(io::Error::other("a thread that was to serve the mount ended")))
+        let offered = told.recv().unwrap_or_else(|_| Err(io::Error::other("a thread that was to serve the mount ended")));
+        // Containers forbid it, for one.
+        offered.map_err(|e| io::Error::new(e.kind(), format!("no FUSE over io_uring: {e}")))
     }
 
     /// Starts one more thread. The first one tells when it has offered its room.
