@@ -762,3 +762,20 @@ fn random_calls_by_random_users_answer_as_the_kernel_does() {
     let _offered = uxfs_transport::offer_io_uring().unwrap();
     the_same("random-ring", "cache=none,io_uring", |w| at_random(w, 20_000));
 }
+
+#[test]
+fn only_those_come_in_who_may() {
+    let _offered = uxfs_transport::offer_io_uring().unwrap();
+    let p = Place::new("guests");
+    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=400m", "v.img"]);
+    fs::chmod(&p.dir, Mode::from_raw_mode(0o755)).unwrap();
+    for (options, all) in [("rw", false), ("allow_root", false), ("allow_other", true), ("allow_other,allow_root", true)] {
+        for way in ["", ",io_uring"] {
+            let s = p.serve("v.img", &format!("{options}{way}"));
+            let look = |a| by(a, || std::fs::read_dir(&s.at).map(drop).map_err(|e| e.raw_os_error()));
+            assert_eq!(look(ROOT), Ok(()), "{options}{way}");
+            assert_eq!(look(OTHER), if all { Ok(()) } else { Err(Some(13)) }, "{options}{way}");
+            s.unmount();
+        }
+    }
+}
