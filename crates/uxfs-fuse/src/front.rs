@@ -380,6 +380,10 @@ impl Serve for Front {
     }
 
     fn lseek(&self, file: File, offset: u64, whence: i32) -> Result<u64> {
+        // What is a hole here may be data in the kernel's cache, which it does not pass on first. It knows the size itself.
+        if self.cache == CacheMode::Writeback {
+            return Err(Errno::NOSYS);
+        }
         let what = match whence {
             libc::SEEK_DATA => Seek::Data,
             libc::SEEK_HOLE => Seek::Hole,
