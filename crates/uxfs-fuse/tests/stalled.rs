@@ -18,6 +18,8 @@ const MIB: u64 = 1 << 20;
 const SIZE: u64 = 400 * MIB;
 /// More than a machine of few CPUs has threads that answer at once.
 const READERS: u64 = 8;
+/// So many that chance does not put nearly all of them into one group.
+const DIRECTORIES: usize = 16;
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// A mounted volume, which is unmounted, and its device let go, also if the test fails.
@@ -103,7 +105,7 @@ fn what_waits_for_the_device_stops_nobody_else() {
             uxfs_mkfs::format(&*base, &uxfs_mkfs::Options::new(SIZE, [5; 16])).unwrap();
             let dev = Arc::new(Faulty::new(base.clone(), i64::MAX));
             let m = Mount::new(dev.clone(), cache, io_uring);
-            for n in 0..8 {
+            for n in 0..DIRECTORIES {
                 fs::create_dir(m.path(&format!("d{n}"))).unwrap();
                 let f = File::create(m.path(&format!("d{n}/f"))).unwrap();
                 f.write_all_at(&vec![1; 4 * MIB as usize], 0).unwrap();
@@ -112,8 +114,11 @@ fn what_waits_for_the_device_stops_nobody_else() {
             }
             drop(m);
             let m = Mount::new(dev.clone(), cache, io_uring);
-            let others: Vec<PathBuf> =
-                (1..8).map(|n| format!("d{n}")).filter(|d| m.group(&format!("{d}/f")) != m.group("d0/f")).map(|d| m.path(&d)).collect();
+            let others: Vec<PathBuf> = (1..DIRECTORIES)
+                .map(|n| format!("d{n}"))
+                .filter(|d| m.group(&format!("{d}/f")) != m.group("d0/f"))
+                .map(|d| m.path(&d))
+                .collect();
             assert!(others.len() > 2);
             let file = Arc::new(OpenOptions::new().read(true).write(true).open(m.path("d0/f")).unwrap());
             let at = m.fs.extents(file.metadata().unwrap().ino()).unwrap()[0].start;

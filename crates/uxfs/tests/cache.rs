@@ -132,8 +132,9 @@ fn fsync_waits_for_no_other_file() {
 fn a_stalled_read_or_write_stops_nobody_else() {
     for (reading, op_lock) in [(true, OpLock::Fine), (false, OpLock::Fine), (true, OpLock::Volume), (false, OpLock::Process)] {
         let (fs, dev) = volume(400 * MIB, Options { commit: 0, ..Options::default() });
+        // So many that chance does not put nearly all of them into one group.
         let dirs: Vec<u64> =
-            (0..8).map(|n| fs.create(fs.root(), format!("d{n}").as_bytes(), Make { mode: 0o040_755, ..FILE }).unwrap().ino).collect();
+            (0..16).map(|n| fs.create(fs.root(), format!("d{n}").as_bytes(), Make { mode: 0o040_755, ..FILE }).unwrap().ino).collect();
         let inos: Vec<u64> = dirs.iter().map(|d| fs.create(*d, b"f", FILE).unwrap().ino).collect();
         for i in &inos {
             // One after the other: who finds a group locked goes to another one.
@@ -141,8 +142,8 @@ fn a_stalled_read_or_write_stops_nobody_else() {
             fs.fsync(*i).unwrap();
         }
         let group = |n: usize| fs.extents(inos[n]).unwrap()[0].start / (100 * MIB);
-        let others: Vec<usize> = (1..8).filter(|n| group(*n) != group(0)).collect();
-        assert!(others.len() > 2, "{:?}", (0..8).map(group).collect::<Vec<_>>());
+        let others: Vec<usize> = (1..16).filter(|n| group(*n) != group(0)).collect();
+        assert!(others.len() > 2, "{:?}", (0..16).map(group).collect::<Vec<_>>());
         fs.unmount().unwrap();
         let r: DeviceRef = dev.clone();
         let fs = Fs::open(r, Options { commit: 0, op_lock, ..Options::default() }).unwrap();
