@@ -26,7 +26,7 @@ pub(crate) fn together(threads: u64, one: impl Fn(u64) -> Result<()> + Sync) -> 
 }
 
 /// Makes `n` empty files in directories of `dir`, one for each thread.
-fn make_in(dir: &Path, threads: u64, n: u64) -> Result<()> {
+pub(crate) fn make_in(dir: &Path, threads: u64, n: u64) -> Result<()> {
     use rustix::fs::{Mode, OFlags, openat};
     together(threads, |t| {
         let own = dir.join(format!("thread{t}"));

@@ -175,21 +175,16 @@ fn create(place: &Path) -> Result<()> {
 /// Rounds of the comparison of both ways that requests may come.
 const RING_ROUNDS: usize = 5;
 
-/// What a thread a CPU does in a directory of its own: files made and removed again, a second.
-fn makes_and_removes(at: &Path, threads: usize) -> Result<f64> {
-    let n = CREATES as usize / 4;
+/// Files that threads made, each in a directory of its own, and removed again; a second.
+fn makes_and_removes(at: &Path, threads: u64) -> Result<f64> {
+    let (dir, n) = (at.join(format!("by {threads}")), threads * CREATES / 4);
     let begun = Instant::now();
-    std::thread::scope(|s| {
-        let one = |t: usize| -> Result<()> {
-            let dir = at.join(format!("{t} of {threads}"));
-            fs::create_dir(&dir)?;
-            (0..n).try_for_each(|i| File::create_new(dir.join(format!("file{i:07}"))).map(drop))?;
-            Ok((0..n).try_for_each(|i| fs::remove_file(dir.join(format!("file{i:07}"))))?)
-        };
-        let all: Vec<_> = (0..threads).map(|t| s.spawn(move || one(t))).collect();
-        all.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| bail!("a thread panicked")))
+    beside::make_in(&dir, threads, n)?;
+    beside::together(threads, |t| {
+        let own = dir.join(format!("thread{t}"));
+        Ok((0..n / threads).try_for_each(|i| fs::remove_file(own.join(format!("file{i:07}"))))?)
     })?;
-    Ok((threads * n) as f64 / begun.elapsed().as_secs_f64())
+    Ok(n as f64 / begun.elapsed().as_secs_f64())
 }
 
 /// Requests by reads and writes of /dev/fuse, and over io_uring.

@@ -42,7 +42,7 @@ impl Front {
     }
 
     /// Opens a file whose data the kernel does not cache; others need no handle. Of the former it may send several writes at once.
-    fn opened(&self, ino: u64, flags: i32, by: Caller) -> std::result::Result<Opened, Error> {
+    fn opened(&self, ino: u64, flags: i32, by: Caller) -> uxfs::Result<Opened> {
         if !self.cache.is_ours() {
             return Ok(Opened { handle: 0, flags: open::KEEP_CACHE });
         }
@@ -55,7 +55,7 @@ impl Front {
         self.numbers.ino(node)
     }
 
-    fn attr(&self, s: std::result::Result<Stat, Error>) -> Result<Attr> {
+    fn attr(&self, s: uxfs::Result<Stat>) -> Result<Attr> {
         s.map(|s| self.numbers.attr(&s)).map_err(errno)
     }
 
@@ -64,7 +64,7 @@ impl Front {
     }
 
     /// Something new, which the kernel now knows.
-    fn made(&self, made: std::result::Result<Stat, Error>) -> Result<Entry> {
+    fn made(&self, made: uxfs::Result<Stat>) -> Result<Entry> {
         let held = made.and_then(|s| self.fs.hold(s.ino, s.generation).map(|()| s));
         held.map(|s| self.entry(&s)).map_err(errno)
     }
@@ -82,7 +82,7 @@ impl Front {
 
     /// Takes away the bits by which a file lends its owner's or its group's rights, since somebody changes what it holds or whose it is.
     /// The kernel, which holds the file meanwhile, leaves this to us.
-    fn lend_no_rights(&self, ino: u64) -> std::result::Result<(), Error> {
+    fn lend_no_rights(&self, ino: u64) -> uxfs::Result<()> {
         let s = self.fs.stat(ino)?;
         let by_group = if s.mode & 0o010 != 0 { 0o2000 } else { 0 };
         let lent = s.mode & (0o4000 | by_group);
@@ -93,12 +93,12 @@ impl Front {
     }
 
     /// Before anybody changes a file's data otherwise than by a write: root may keep the bits.
-    fn lend_less_changed(&self, ino: u64, by: Caller) -> std::result::Result<(), Error> {
+    fn lend_less_changed(&self, ino: u64, by: Caller) -> uxfs::Result<()> {
         if by.uid == 0 { Ok(()) } else { self.lend_no_rights(ino) }
     }
 
     /// Before a change of attributes.
-    fn lend_less(&self, ino: u64, a: &SetAttr, by: Caller) -> std::result::Result<(), Error> {
+    fn lend_less(&self, ino: u64, a: &SetAttr, by: Caller) -> uxfs::Result<()> {
         let nothing = a.atime.is_none() && a.mtime.is_none();
         match (a.mode, a.uid.or(a.gid), a.size) {
             (None, Some(_), _) => self.lend_no_rights(ino),
@@ -110,7 +110,7 @@ impl Front {
     }
 
     /// Before a write: takes away what it may not keep. Where the kernel caches, it takes the capabilities itself.
-    fn lend_less_written(&self, ino: u64, flags: u32) -> std::result::Result<(), Error> {
+    fn lend_less_written(&self, ino: u64, flags: u32) -> uxfs::Result<()> {
         if flags & write::KILL_SUIDGID != 0 {
             self.lend_no_rights(ino)?;
         }

@@ -44,7 +44,6 @@ pub mod opcode {
     pub const RENAME2: u32 = 45;
     pub const LSEEK: u32 = 46;
     pub const COPY_FILE_RANGE: u32 = 47;
-    pub const SYNCFS: u32 = 50;
     pub const TMPFILE: u32 = 51;
     pub const STATX: u32 = 52;
     pub const COPY_FILE_RANGE_64: u32 = 53;
@@ -178,7 +177,6 @@ wire! {
     CopyIn: 56 { fh_in: u64, off_in: u64, node_out: u64, fh_out: u64, off_out: u64, len: u64, flags: u64 }
     CopyOut: 8 { bytes: u64 }
     Dirent: 24 { ino: u64, next: u64, namelen: u32, kind: u32 }
-    StatxIn: 24 { getattr_flags: u32, reserved: u32, fh: u64, sx_flags: u32, sx_mask: u32 }
     StatxTime: 16 { sec: i64, nsec: u32, reserved: i32 }
     StatxOut: 288 {
         attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare: [u64; 2],
@@ -192,4 +190,12 @@ wire! {
         in_out: [u64; 16], fixed: [u64; 16], flags: u64, commit_id: u64, payload_bytes: u32, padding: u32, reserved: u64,
     }
     RingCommand: 24 { flags: u64, commit_id: u64, queue: u16, padding0: u16, padding: u32 }
+}
+
+impl OutHeader {
+    /// Of an answer: a failed one has no body, whatever `len` says.
+    pub fn of(unique: u64, result: crate::Result<()>, len: usize) -> OutHeader {
+        let (error, len) = result.map_or_else(|e| (-e.raw_os_error(), 0), |()| (0, len));
+        OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique }
+    }
 }

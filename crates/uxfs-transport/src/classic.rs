@@ -3,7 +3,7 @@
 use crate::abi::{InHeader, OutHeader, WriteIn};
 use crate::attach::open_device;
 use crate::buffers::Aligned;
-use crate::request::Request;
+use crate::request::{Body, Request, SMALL};
 use crate::session::Session;
 use crate::{MAX_WRITE, Result};
 use rustix::io::Errno;
@@ -53,15 +53,29 @@ pub fn receive<'a>(fd: &OwnedFd, buf: &'a mut Aligned) -> io::Result<Option<&'a 
 
 /// Sends an answer, whose body follows room for its header.
 pub fn send(fd: &OwnedFd, unique: u64, result: Result<()>, buf: &mut [u8]) {
-    let error = result.err().map_or(0, |e| -e.raw_os_error());
-    let buf = if error == 0 { buf } else { &mut buf[..BEFORE_ANSWER] };
-    let header = OutHeader { len: buf.len() as u32, error, unique };
+    let header = OutHeader::of(unique, result, buf.len() - BEFORE_ANSWER);
+    let buf = &mut buf[..header.len as usize];
     buf[..BEFORE_ANSWER].copy_from_slice(header.as_bytes());
     match rustix::io::write(fd, buf) {
         // Nobody waits for it any more, or it is told that it failed.
         Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
-        Err(_) if error == 0 => send(fd, unique, Err(Errno::IO), buf),
+        Err(_) if result.is_ok() => send(fd, unique, Err(Errno::IO), buf),
         Err(_) => {}
+    }
+}
+
+fn answer(session: &Session, fd: &OwnedFd, r: &Request<'_>) {
+    let answer = |buf: &mut [u8]| {
+        let mut body = Body::new(&mut buf[BEFORE_ANSWER..]);
+        let result = session.ask(r, &mut body);
+        let len = body.len;
+        if !r.is_told() {
+            send(fd, r.header.unique, result, &mut buf[..BEFORE_ANSWER + len]);
+        }
+    };
+    match r.room() {
+        SMALL => answer(&mut [0; BEFORE_ANSWER + SMALL]),
+        room => session.buffers.with(room, answer),
     }
 }
 
@@ -76,15 +90,15 @@ pub fn serve(session: &Arc<Session>, fd: &Arc<OwnedFd>) -> io::Result<()> {
         let _turn = session.relay.begin();
         let r = Request::parse(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a request of the kernel is cut short"))?;
         if !r.is_sync() {
-            session.answer(&r, |unique, result, buf| send(fd, unique, result, buf));
+            answer(session, fd, &r);
         } else if session.sync_begins() {
-            session.answer(&r, |unique, result, buf| send(fd, unique, result, buf));
+            answer(session, fd, &r);
             session.sync_ends();
         } else {
             let (later, fd, bytes) = (session.clone(), fd.clone(), bytes.to_vec());
             session.waiting.run(Box::new(move || {
                 if let Ok(r) = Request::parse(&bytes) {
-                    later.answer(&r, |unique, result, buf| send(&fd, unique, result, buf));
+                    answer(&later, &fd, &r);
                 }
             }));
         }

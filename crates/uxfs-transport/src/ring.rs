@@ -121,10 +121,9 @@ impl Room {
                 (session.ask(&r, &mut body), body.len)
             }
         };
-        let (error, len) = result.map_or_else(|e| (-e.raw_os_error(), 0), |()| (0, len));
-        let out = OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique: header.unique };
+        let out = OutHeader::of(header.unique, result, len);
         headers.in_out.as_mut_bytes()[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
-        headers.payload_bytes = len as u32;
+        headers.payload_bytes = out.len - size_of::<OutHeader>() as u32;
         let commit_id = headers.commit_id;
         self.push(ring::COMMIT_AND_FETCH, commit_id, 0, 0)
     }
@@ -265,9 +264,8 @@ impl Drop for Offer {
 /// # Errors
 /// The kernel does not offer it.
 pub fn is_offered(offered: bool) -> io::Result<()> {
-    let what =
-        "this kernel offers no FUSE over io_uring (Linux 6.14 and later do; as root: echo Y > /sys/module/fuse/parameters/enable_uring)";
-    offered.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, what))
+    let what = || format!("this kernel offers no FUSE over io_uring (Linux 6.14 and later do; as root: echo Y > {SWITCH})");
+    offered.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, what()))
 }
 
 #[cfg(test)]

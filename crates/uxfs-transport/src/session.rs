@@ -5,7 +5,7 @@ use crate::buffers::Buffers;
 use crate::classic::BEFORE_ANSWER;
 use crate::pool::Pool;
 use crate::relay::Relay;
-use crate::request::{Body, Request, SMALL};
+use crate::request::{Body, Request};
 use crate::serve::{Result, Serve};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ pub struct Session {
     pub relay: Arc<Relay>,
     /// Threads for syncs that find too many waiting.
     pub waiting: Pool,
-    buffers: Buffers,
+    /// Room for long answers, and before it for their headers.
+    pub buffers: Buffers,
     guests: Guests,
     owner: u32,
     /// Syncs that wait on threads of the session, and how many may.
@@ -67,21 +68,5 @@ impl Session {
     /// As [`Request::answer`]; whoever asks is kept out.
     pub fn ask(&self, r: &Request<'_>, body: &mut Body<'_>) -> Result<()> {
         if self.keeps_out(r) { Err(Errno::ACCESS) } else { r.answer(&*self.serve, body) }
-    }
-
-    /// Answers a request by `send`, which gets room for a header and after it what was answered.
-    pub fn answer(&self, r: &Request<'_>, send: impl FnOnce(u64, Result<()>, &mut [u8])) {
-        let answer = |buf: &mut [u8]| {
-            let mut body = Body::new(&mut buf[BEFORE_ANSWER..]);
-            let result = self.ask(r, &mut body);
-            let len = body.len;
-            if !r.is_told() {
-                send(r.header.unique, result, &mut buf[..BEFORE_ANSWER + len]);
-            }
-        };
-        match r.room() {
-            SMALL => answer(&mut [0; BEFORE_ANSWER + SMALL]),
-            room => self.buffers.with(room, answer),
-        }
     }
 }
