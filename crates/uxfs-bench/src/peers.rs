@@ -178,6 +178,7 @@ const RING_ROUNDS: usize = 5;
 /// Files that threads made, each in a directory of its own, and removed again; a second.
 fn makes_and_removes(at: &Path, threads: u64) -> Result<f64> {
     let (dir, n) = (at.join(format!("by {threads}")), threads * CREATES / 4);
+    fs::create_dir(&dir)?;
     let begun = Instant::now();
     beside::make_in(&dir, threads, n)?;
     beside::together(threads, |t| {
