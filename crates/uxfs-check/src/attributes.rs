@@ -1,8 +1,9 @@
 //! Attributes in all forms.
 
 use crate::Checker;
+use crate::hashtree::{HashTree, Hashes};
 use std::collections::HashSet;
-use uxfs_format::attr::{self, Value, flag, leaf_entry, remote_blocks, sf_entries};
+use uxfs_format::attr::{self, Value, flag, leaf_entry, sf_entries};
 use uxfs_format::bytes::{get16, get32, get64};
 use uxfs_format::da;
 use uxfs_format::extent::Extent;
@@ -47,72 +48,21 @@ impl Checker<'_> {
         if extents.is_empty() {
             return;
         }
-        let mut hash = 0;
-        let mut visited = HashSet::new();
-        let mut before: Option<(u32, u32)> = None;
-        self.attr_block(ino, extents, 0, None, &mut hash, &mut visited, &mut before);
-        if before.is_some_and(|b| b.1 != 0) {
-            self.bad_attr(ino, "has a last leaf with a right sibling");
-        }
+        let tree = HashTree::new(("attribute", "attributes"), ino, extents, 1, da::ATTR_LEAF_MAGIC);
+        self.hash_tree(tree, 0, &mut |c, b| c.attr_leaf(ino, extents, b));
     }
 
-    fn attr_block(
-        &mut self,
-        ino: Ino,
-        extents: &[Extent],
-        block: u32,
-        level: Option<u16>,
-        last: &mut u32,
-        visited: &mut HashSet<u32>,
-        before: &mut Option<(u32, u32)>,
-    ) {
-        if !visited.insert(block) || visited.len() > 1 << 20 {
-            return self.bad_attr(ino, "has a loop in its attribute tree");
-        }
-        let Some((at, b)) = self.read_mapped(extents, u64::from(block), 1) else {
-            return self.bad_attr(ino, "has an attribute block that is not mapped");
-        };
-        if !self.verified(Kind::DaAny, &b, at) {
-            return;
-        }
-        if get64(&b, 48) != ino.0 {
-            return self.bad_attr(ino, "has an attribute block of another owner");
-        }
-        match da::magic(&b) {
-            da::DA_NODE_MAGIC => {
-                let l = da::node_level(&b);
-                if level.is_some_and(|want| want != l) {
-                    return self.bad_attr(ino, "has an attribute node of the wrong level");
-                }
-                for i in 0..da::count(&b) {
-                    self.attr_block(ino, extents, da::entry_value(&b, i), Some(l - 1), last, visited, before);
-                    if *last != da::entry_hash(&b, i) {
-                        self.bad_attr(ino, "has an attribute node whose hash is not its child's last");
-                    }
-                }
-            }
-            da::ATTR_LEAF_MAGIC if level.is_none_or(|l| l == 0) => {
-                if before.is_some_and(|(p, forw)| forw != block || da::back(&b) != p) || (before.is_none() && da::back(&b) != 0) {
-                    self.bad_attr(ino, "has attribute leaves that are not linked with each other");
-                }
-                *before = Some((block, da::forw(&b)));
-                self.attr_leaf(ino, extents, &b, last);
-            }
-            _ => self.bad_attr(ino, "has an attribute block of the wrong kind"),
-        }
-    }
-
-    fn attr_leaf(&mut self, ino: Ino, extents: &[Extent], b: &[u8], last: &mut u32) {
-        let mut used = 0;
+    fn attr_leaf(&mut self, ino: Ino, extents: &[Extent], b: &[u8]) -> Hashes {
+        let (mut used, mut hashes) = (0, None);
         for i in 0..da::count(b) {
             let e = match leaf_entry(b, i) {
                 Ok(e) => e,
-                Err(what) => return self.bad_attr(ino, what),
+                Err(what) => {
+                    self.bad_attr(ino, what);
+                    return hashes;
+                }
             };
-            if e.hash < *last {
-                self.bad_attr(ino, "has attributes out of order");
-            }
-            *last = e.hash;
+            hashes = Some((hashes.map_or(e.hash, |h: (u32, u32)| h.0), e.hash));
             let value = match e.value {
                 Value::Local(v) => v,
                 Value::Remote { .. } => &[],
@@ -136,18 +86,24 @@ impl Checker<'_> {
                 }
             };
         }
-        if used != usize::from(get16(b, 58)) {
+        if used != attr::leaf_used(b) {
             self.bad_attr(ino, "has an attribute leaf whose used bytes are miscounted");
         }
+        hashes
     }
 
     fn remote_value(&mut self, ino: Ino, extents: &[Extent], block: u32, len: usize) {
-        let payload = self.g.blocksize as usize - REMOTE_HEADER;
+        // In version 4 the blocks are nothing but the value.
+        let bare = !self.g.v5();
+        let payload = self.g.blocksize as usize - if bare { 0 } else { REMOTE_HEADER };
         let mut done = 0;
-        for i in 0..remote_blocks(len, self.g.blocksize as usize) as u64 {
+        for i in 0..len.div_ceil(payload) as u64 {
             let Some((at, b)) = self.read_mapped(extents, u64::from(block) + i, 1) else {
                 return self.bad_attr(ino, "has an attribute's value that is not mapped");
             };
+            if bare {
+                continue;
+            }
             if !self.verified(Kind::AttrRemote, &b, at) {
                 return;
             }

@@ -1,11 +1,13 @@
 //! Directories in all four forms: entries, hashes, free indexes.
 
 use crate::Checker;
+use crate::hashtree::{HashTree, Hashes};
 use crate::names::Info;
+use std::borrow::Cow;
 use std::collections::HashSet;
-use uxfs_format::bytes::{get16, get32, get64};
+use uxfs_format::bytes::{get16, get32};
 use uxfs_format::da;
-use uxfs_format::dir::{self, FREE_HEADER, Item, NULL_BEST, ShortForm, bestfree, data_items};
+use uxfs_format::dir::{self, FreeCounts, Item, NULL_BEST, ShortForm, bestfree, data_items};
 use uxfs_format::extent::Extent;
 use uxfs_format::hash::name_hash;
 use uxfs_format::inode::Core;
@@ -60,15 +62,16 @@ impl Checker<'_> {
         // Only blocks that are mapped are visited: a hostile size costs nothing.
         for e in extents.iter().filter(|e| e.off.0 < leaf) {
             for d in e.off.0.div_ceil(per)..e.end().min(leaf).div_ceil(per) {
-                let Some((at, b)) = self.read_mapped(extents, d * per, per) else {
+                let Some((at, mut b)) = self.read_mapped(extents, d * per, per) else {
                     self.bad_dir(ino, "has a data block that is mapped in part");
                     continue;
                 };
                 let kind = if single { Kind::DirBlock } else { Kind::DirData };
+                kind.adopt(&mut b, &self.g);
                 if !self.verified(kind, &b, at) {
                     continue;
                 }
-                if get64(&b, 40) != ino.0 {
+                if kind.owner(&b).is_some_and(|o| o != ino.0) {
                     self.bad_dir(ino, "has a data block of another owner");
                     continue;
                 }
@@ -94,7 +97,12 @@ impl Checker<'_> {
     }
 
     fn short_form(&mut self, ino: Ino, b: &[u8], info: &mut Info) {
-        let sf = ShortForm(b);
+        let typed = if self.g.ftype() { Ok(Cow::Borrowed(b)) } else { dir::with_types(b).map(Cow::Owned) };
+        let b = match typed {
+            Ok(b) => b,
+            Err(what) => return self.bad_dir(ino, what),
+        };
+        let sf = ShortForm(&b);
         info.parent = Some(sf.parent().0);
         let mut end = SHORT_HEADER + sf.ino_size();
         let mut offset = 0;
@@ -175,10 +183,13 @@ impl Checker<'_> {
             return;
         }
         if da::magic(&b) == da::DIR_LEAF1_MAGIC {
-            if get64(&b, 48) != w.ino.0 {
+            if Kind::DaAny.owner(&b).is_some_and(|o| o != w.ino.0) {
                 return self.bad_dir(w.ino, "has a leaf of another owner");
             }
-            self.leaf_entries(w, &b);
+            if (da::forw(&b), da::back(&b)) != (0, 0) {
+                self.bad_dir(w.ino, "has an only leaf with neighbours");
+            }
+            leaf_entries(&b, &mut w.indexed);
             let n = get32(&b, b.len() - 4) as usize;
             let bests: Vec<u16> = (0..n).map(|i| get16(&b, b.len() - 4 - 2 * (n - i))).collect();
             if bests != w.bests {
@@ -186,76 +197,14 @@ impl Checker<'_> {
             }
             return;
         }
-        let (mut last, mut visited, mut before) = (0, HashSet::new(), None);
-        self.node(w, root, None, &mut last, &mut visited, &mut before);
-        if before.is_some_and(|b: (u32, u32)| b.1 != 0) {
-            self.bad_dir(w.ino, "has a last leaf with a right sibling");
-        }
+        let tree = HashTree::new(("directory", "directory"), w.ino, w.extents, per, da::DIR_LEAFN_MAGIC);
+        self.hash_tree(tree, root, &mut |_, b| leaf_entries(b, &mut w.indexed));
         self.free_index(w);
-    }
-
-    fn leaf_entries(&mut self, w: &mut Walk<'_>, b: &[u8]) -> u32 {
-        for i in 0..da::count(b) {
-            let address = da::entry_value(b, i);
-            if address != 0 {
-                w.indexed.push((da::entry_hash(b, i), address));
-            }
-        }
-        da::count(b).checked_sub(1).map_or(0, |i| da::entry_hash(b, i))
-    }
-
-    fn node(
-        &mut self,
-        w: &mut Walk<'_>,
-        block: u32,
-        level: Option<u16>,
-        last: &mut u32,
-        visited: &mut HashSet<u32>,
-        before: &mut Option<(u32, u32)>,
-    ) {
-        if !visited.insert(block) {
-            return self.bad_dir(w.ino, "has a loop in its index");
-        }
-        let Some((at, b)) = self.read_mapped(w.extents, u64::from(block), 1 << self.g.dirblklog) else {
-            return self.bad_dir(w.ino, "has an index block that is not mapped");
-        };
-        if !self.verified(Kind::DaAny, &b, at) {
-            return;
-        }
-        if get64(&b, 48) != w.ino.0 {
-            return self.bad_dir(w.ino, "has an index block of another owner");
-        }
-        match da::magic(&b) {
-            da::DA_NODE_MAGIC => {
-                let l = da::node_level(&b);
-                if level.is_some_and(|want| want != l) {
-                    return self.bad_dir(w.ino, "has an index node of the wrong level");
-                }
-                for i in 0..da::count(&b) {
-                    self.node(w, da::entry_value(&b, i), Some(l - 1), last, visited, before);
-                    if *last != da::entry_hash(&b, i) {
-                        self.bad_dir(w.ino, "has an index node whose hash is not its child's last");
-                    }
-                }
-            }
-            da::DIR_LEAFN_MAGIC if level.is_none_or(|l| l == 0) => {
-                if before.is_some_and(|(p, forw)| forw != block || da::back(&b) != p) || (before.is_none() && da::back(&b) != 0) {
-                    self.bad_dir(w.ino, "has leaves that are not linked with each other");
-                }
-                *before = Some((block, da::forw(&b)));
-                if da::count(&b) > 0 && da::entry_hash(&b, 0) < *last {
-                    self.bad_dir(w.ino, "has leaves out of order");
-                }
-                *last = self.leaf_entries(w, &b);
-            }
-            _ => self.bad_dir(w.ino, "has an index block of the wrong kind"),
-        }
     }
 
     /// The free index of a directory in node form.
     fn free_index(&mut self, w: &mut Walk<'_>) {
         let (from, per) = (u64::from(self.g.dir_free_block().0), 1u64 << self.g.dirblklog);
-        let each = dir::free_max(self.g.dirblocksize() as usize);
         let mut bests = vec![NULL_BEST; w.bests.len()];
         let extents = w.extents;
         for e in extents.iter().filter(|e| e.end() > from) {
@@ -264,7 +213,7 @@ impl Checker<'_> {
                 if !self.verified(Kind::DirFree, &b, at) {
                     continue;
                 }
-                self.free_block(w.ino, at, &b, f as usize * each, &mut bests);
+                self.free_block(w.ino, at, &b, f as usize * dir::free_max_of(&b), &mut bests);
             }
         }
         if bests != w.bests {
@@ -273,13 +222,13 @@ impl Checker<'_> {
     }
 
     fn free_block(&mut self, ino: Ino, at: DiskAddr, b: &[u8], want_first: usize, bests: &mut [u16]) {
-        let (first, valid, used) = (get32(b, 48) as usize, get32(b, 52) as usize, get32(b, 56) as usize);
-        if get64(b, 40) != ino.0 || first != want_first {
+        let FreeCounts { first, valid, used } = dir::free_counts(b);
+        if Kind::DirFree.owner(b).is_some_and(|o| o != ino.0) || first != want_first {
             return self.add("directory", "free index", Some(at), &format!("of inode {ino} has another owner or place"));
         }
         let mut count = 0;
         for i in 0..valid {
-            let v = get16(b, FREE_HEADER + 2 * i);
+            let v = dir::free_best(b, i);
             count += usize::from(v != NULL_BEST);
             match bests.get_mut(first + i) {
                 Some(x) => *x = v,
@@ -293,4 +242,12 @@ impl Checker<'_> {
             self.add("directory", "free index", Some(at), &format!("of inode {ino} miscounts its blocks"));
         }
     }
+}
+
+/// Adds the entries of a leaf that are not stale to `all`: (hash, address).
+fn leaf_entries(b: &[u8], all: &mut Vec<(u32, u32)>) -> Hashes {
+    let entries = (0..da::count(b)).map(|i| (da::entry_hash(b, i), da::entry_value(b, i)));
+    all.extend(entries.filter(|e| e.1 != 0));
+    let last = da::count(b).checked_sub(1)?;
+    Some((da::entry_hash(b, 0), da::entry_hash(b, last)))
 }

@@ -4,10 +4,14 @@ use crate::Checker;
 use crate::names::Info;
 use crate::usage::What;
 use uxfs_format::btree::InoRec;
-use uxfs_format::bytes::get32;
-use uxfs_format::inode::{self, CORE_SIZE, Core, Format, INODE_CRC, NEXT_UNLINKED, mode};
+use uxfs_format::bytes::{get16, get32};
+use uxfs_format::inode::{self, Core, Format, INODE_CRC, NEXT_UNLINKED, flag, flag2, mode};
 use uxfs_format::symlink::{MAX_TARGET, REMOTE_HEADER};
-use uxfs_format::{AgBlock, AgIno, AgNumber, Ino, Kind, NULL_AG, crc};
+use uxfs_format::{AgBlock, AgIno, AgNumber, Ino, Kind, NULL_AG, crc, extent};
+
+/// Kinds of metadata files, and the one of directories.
+const METATYPES: std::ops::RangeInclusive<u16> = 1..=8;
+const METATYPE_DIR: u16 = 1;
 
 impl Checker<'_> {
     /// A chunk as the inobt describes it.
@@ -60,7 +64,7 @@ impl Checker<'_> {
     }
 
     fn inode(&mut self, ino: Ino, b: &[u8], free: bool) {
-        if !crc::verify(b, INODE_CRC) {
+        if self.g.v5() && !crc::verify(b, INODE_CRC) {
             self.bad_inode(ino, "inode-crc", "has a wrong checksum");
         }
         if get32(b, NEXT_UNLINKED) != NULL_AG {
@@ -71,6 +75,7 @@ impl Checker<'_> {
         }
         let core = Core::decode(b);
         self.saw(core.lsn);
+        self.fields(ino, &core, b);
         match (core.mode == 0, free) {
             (true, true) => return,
             (true, false) => return self.bad_inode(ino, "inode-not-used", "is free, but the inobt says that it is in use"),
@@ -82,7 +87,7 @@ impl Checker<'_> {
         }
         let mut info = Info::new(&core);
         let (dsize, asize) = (core.data_fork_size(&self.g), core.attr_fork_size(&self.g));
-        let data = &b[CORE_SIZE..CORE_SIZE + dsize];
+        let (data, fork) = b[self.g.core_size()..].split_at(dsize);
         let kind = core.kind();
         let what = if kind == mode::REG { What::Data(ino.0) } else { What::Meta(ino.0) };
         let (extents, mut blocks) = self.extents(ino, data, false, core.format, core.nextents, what);
@@ -97,7 +102,7 @@ impl Checker<'_> {
             _ => {}
         }
         if asize > 0 {
-            let fork = &b[CORE_SIZE + dsize..CORE_SIZE + dsize + asize];
+            let fork = &fork[..asize];
             let (attrs, more) = self.extents(ino, fork, true, core.aformat, u64::from(core.anextents), What::Meta(ino.0));
             held += attrs.iter().map(|e| u64::from(e.len)).sum::<u64>();
             blocks += more;
@@ -109,6 +114,41 @@ impl Checker<'_> {
         self.inodes.insert(ino.0, info);
     }
 
+    /// Times, flags and hints, which nothing else hangs on.
+    fn fields(&mut self, ino: Ino, c: &Core, b: &[u8]) {
+        let (is, set) = (|kind: u16| c.kind() == kind, |f: u16| c.flags & f != 0);
+        let births: &[usize] = if self.g.v5() { &[144] } else { &[] };
+        let mut times = [32, 40, 48].iter().chain(births);
+        let (big, metadata) = (c.flags2 & flag2::BIGTIME != 0, c.flags2 & flag2::METADATA != 0);
+        let (sized, inherited, cow) = (set(flag::EXTSIZE), set(flag::EXTSZINHERIT), c.flags2 & flag2::COWEXTSIZE != 0);
+        let most = (self.g.agblocks / 2).min(extent::MAX_EXTENT);
+        let of_all = [
+            (!metadata || self.metadata_root.is_some() && ino != self.g.rootino, "says that it is metadata, which it cannot be"),
+            (c.mode != 0 || c.nblocks == 0 && c.nextents == 0 && c.anextents == 0, "is free, but counts blocks or extents"),
+        ];
+        let of_used = [
+            (big || times.all(|t| get32(b, t + 4) < 1_000_000_000), "has a time of a second or more behind its second"),
+            (c.forkoff != 0 || c.aformat == Format::Extents, "has no attributes, but a form of them"),
+            (!set(flag::REALTIME) || self.sb.rblocks.get() > 0, "lies on a realtime device, which the volume does not have"),
+            (metadata || b[4] == 1 || get16(b, 6) == 0, "counts names where only old inodes do"),
+            (c.flags & !flag::ALL == 0 && c.flags2 & !flag2::ALL == 0, "has flags that there are not"),
+            (is(mode::DIR) || !set(flag::RTINHERIT | flag::PROJINHERIT), "is no directory, but has flags of one"),
+            (!set(flag::NEWRTBM) || ino.0 == self.sb.rbmino.get(), "says that it is the realtime bitmap"),
+            ((sized || inherited) == (c.extsize != 0) && c.extsize <= most, "has an extent size hint that does not fit its flag"),
+            ((!sized || is(mode::REG)) && (!inherited || is(mode::DIR)), "has an extent size hint that is for other kinds of files"),
+            (cow == (c.cowextsize != 0) && c.cowextsize <= most, "has a copy-on-write hint that does not fit its flag"),
+            (!cow || self.g.reflink() && (is(mode::REG) || is(mode::DIR)), "has a copy-on-write hint where nothing is shared"),
+            (
+                !metadata || METATYPES.contains(&c.metatype) && is(mode::DIR) == (c.metatype == METATYPE_DIR),
+                "is metadata of an unknown kind",
+            ),
+        ];
+        let of_used = of_used.into_iter().filter(|_| c.mode != 0);
+        for (_, what) in of_all.into_iter().chain(of_used).filter(|c| !c.0) {
+            self.bad_inode(ino, "inode-field", what);
+        }
+    }
+
     /// A link's target is a path.
     fn target(&mut self, ino: Ino, bytes: &[u8]) {
         if bytes.contains(&0) {
@@ -116,26 +156,30 @@ impl Checker<'_> {
         }
     }
 
-    fn remote_link(&mut self, ino: Ino, core: &Core, extents: &[uxfs_format::extent::Extent]) {
-        let payload = self.g.blocksize as usize - REMOTE_HEADER;
+    fn remote_link(&mut self, ino: Ino, core: &Core, extents: &[extent::Extent]) {
+        let bare = !self.g.v5();
+        let header = if bare { 0 } else { REMOTE_HEADER };
+        let payload = self.g.blocksize as usize - header;
         if core.size > MAX_TARGET as u64 {
             return self.bad_inode(ino, "symlink", "has a target that is too long");
         }
         let mut left = core.size as usize;
         let (mut i, blocks) = (0, (core.size as usize).div_ceil(payload) as u64);
-        // Each extent has one header.
+        // Each extent has one header, in version 4 none.
         while i < blocks {
             let Some(e) = extents.iter().find(|e| e.off.0 <= i && i < e.end()) else {
                 return self.bad_inode(ino, "symlink", "has a target that is not mapped");
             };
             let len = (e.end() - i).min(blocks - i) as u32;
-            let Some(b) = self.read_as(Kind::Symlink, self.g.fsb_daddr(e.at(i)), len * self.g.bb_per_block()) else { return };
+            let (at, bbs) = (self.g.fsb_daddr(e.at(i)), len * self.g.bb_per_block());
+            let b = if bare { self.read(at, bbs) } else { self.read_as(Kind::Symlink, at, bbs) };
+            let Some(b) = b else { return };
             i += u64::from(len);
-            let n = get32(&b, 8) as usize;
-            if uxfs_format::bytes::get64(&b, 32) != ino.0 || n != left.min(b.len() - REMOTE_HEADER) {
+            let n = left.min(b.len() - header);
+            if !bare && (Kind::Symlink.owner(&b) != Some(ino.0) || get32(&b, 8) as usize != n) {
                 return self.bad_inode(ino, "symlink", "has a target block of another owner or length");
             }
-            self.target(ino, &b[REMOTE_HEADER..REMOTE_HEADER + n]);
+            self.target(ino, &b[header..header + n]);
             left -= n;
         }
     }

@@ -9,6 +9,7 @@
 mod attributes;
 mod directory;
 mod fork;
+mod hashtree;
 mod inodes;
 mod meaning;
 mod names;
@@ -22,8 +23,9 @@ pub use report::{Finding, Report};
 use std::collections::HashMap;
 use uxfs_device::Device;
 use uxfs_format::btree::RmapRec;
+use uxfs_format::bytes::get64;
 use uxfs_format::log::block_cycle;
-use uxfs_format::superblock::{INCOMPAT_NAMES, Superblock, incompat, names as feature_names};
+use uxfs_format::superblock::{INCOMPAT_NAMES, METADIRINO, Superblock, incompat, names as feature_names};
 use uxfs_format::{AgNumber, DiskAddr, Geometry, Kind, Lsn};
 
 /// Why a volume cannot be checked at all.
@@ -44,7 +46,8 @@ const KNOWN: u32 = incompat::FTYPE
     | incompat::BIGTIME
     | incompat::NREXT64
     | incompat::EXCHRANGE
-    | incompat::PARENT;
+    | incompat::PARENT
+    | incompat::METADIR;
 
 /// All that is known of the volume while it is walked.
 pub(crate) struct Checker<'a> {
@@ -53,6 +56,8 @@ pub(crate) struct Checker<'a> {
     log_dev: Option<&'a dyn Device>,
     g: Geometry,
     sb: Superblock,
+    /// Where the metadata directory begins, if there is one.
+    metadata_root: Option<u64>,
     report: Report,
     usage: Vec<Vec<usage::Use>>,
     /// Owners as the rmapbt of each group should have them, and as it has them.
@@ -89,9 +94,6 @@ pub fn check_with_log<'a>(dev: &'a dyn Device, log_dev: Option<&'a dyn Device>) 
             return Ok(report);
         }
     };
-    if !g.v5() {
-        return Err(CheckError::Unsupported("version 4".into()));
-    }
     if g.incompat & !KNOWN != 0 {
         return Err(CheckError::Unsupported(feature_names(g.incompat & !KNOWN, INCOMPAT_NAMES)));
     }
@@ -99,6 +101,7 @@ pub fn check_with_log<'a>(dev: &'a dyn Device, log_dev: Option<&'a dyn Device>) 
         report.add("superblock-size", "superblock", Some(0), "counts more blocks than the device has");
         return Ok(report);
     }
+    let metadata_root = g.has(incompat::METADIR).then(|| get64(&head, METADIRINO));
     let usage = (0..g.agcount).map(|_| Vec::new()).collect();
     let owners = (0..g.agcount).map(|_| Default::default()).collect();
     let mut c = Checker {
@@ -106,6 +109,7 @@ pub fn check_with_log<'a>(dev: &'a dyn Device, log_dev: Option<&'a dyn Device>) 
         log_dev,
         g,
         sb,
+        metadata_root,
         report,
         usage,
         owners,
@@ -162,9 +166,9 @@ impl Checker<'_> {
         r.is_ok()
     }
 
-    /// Notes the log position that a block bears.
+    /// Notes the log position that a block bears; those of version 4 bear none.
     fn saw(&mut self, lsn: Lsn) {
-        if lsn.0 != u64::MAX {
+        if self.g.v5() && lsn.0 != u64::MAX {
             self.latest = self.latest.max(lsn);
         }
     }

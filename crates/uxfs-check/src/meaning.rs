@@ -67,6 +67,7 @@ const MEANINGS: &[(&[&str], &str)] = &[
         &["inode", "inode-crc", "inode-forkoff", "inode-blocks", "fork", "symlink"],
         "One inode is damaged: its file, directory or link may not be readable as a whole. Others are not concerned.",
     ),
+    (&["inode-field"], "A time, flag or hint of one inode cannot be so. Its data and names are not concerned; xfs_repair sets it right."),
     (
         &["unlinked", "inode-unlinked"],
         "A deleted file waits for its blocks to be freed; the next mount or recovery does that. Nothing that has a name is concerned.",

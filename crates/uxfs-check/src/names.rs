@@ -35,7 +35,8 @@ pub struct Info {
     pub mode: u16,
     pub nlink: u32,
     pub generation: u32,
-    pub metadata: bool,
+    /// It belongs below the metadata directory.
+    metadata: bool,
     /// Where `..` leads.
     pub parent: Option<u64>,
     /// Entries of a directory: inode and type.
@@ -90,8 +91,14 @@ impl Checker<'_> {
                 self.follow(*d, child, kind);
             }
         }
-        self.reachable(root, &dirs);
-        self.link_counts(root);
+        let roots: HashSet<u64> = [root].into_iter().chain(self.metadata_root).collect();
+        if let Some(m) = self.metadata_root
+            && !self.inodes.get(&m).is_some_and(|i| i.is_dir() && i.metadata)
+        {
+            self.bad_name("root", "the root of the metadata directory is no directory of metadata");
+        }
+        self.reachable(&roots, &dirs);
+        self.link_counts(&roots);
         self.parent_pointers();
     }
 
@@ -141,11 +148,14 @@ impl Checker<'_> {
             return self.bad_name("entry", &format!("directory {dir} has an entry that leads to inode {child}, which is not in use"));
         };
         c.links += 1;
-        let (is_dir, real) = (c.is_dir(), ftype::of_mode(c.mode));
+        let (is_dir, real, metadata) = (c.is_dir(), ftype::of_mode(c.mode), c.metadata);
         let twice = is_dir && c.found_in.replace(dir).is_some();
         let parent = c.parent;
-        if kind != real {
+        if self.g.ftype() && kind != real {
             self.bad_name("entry-type", &format!("directory {dir} says that inode {child} is of type {kind}, it is {real}"));
+        }
+        if self.inodes.get(&dir).is_some_and(|d| d.metadata != metadata) {
+            self.bad_name("entry", &format!("directory {dir} has an entry that leads to inode {child}: one of them alone is metadata"));
         }
         if !is_dir {
             return;
@@ -161,9 +171,9 @@ impl Checker<'_> {
         }
     }
 
-    fn reachable(&mut self, root: u64, dirs: &[u64]) {
-        // Upwards from each directory, stopping at what is known to hang on the root.
-        let mut good: HashSet<u64> = HashSet::from([root]);
+    fn reachable(&mut self, roots: &HashSet<u64>, dirs: &[u64]) {
+        // Upwards from each directory, stopping at what is known to hang on a root.
+        let mut good = roots.clone();
         let mut lost = Vec::new();
         for d in dirs {
             let (mut path, mut at) = (Vec::new(), *d);
@@ -184,28 +194,28 @@ impl Checker<'_> {
             if ends { good.extend(path) } else { lost.push(*d) }
         }
         for d in lost {
-            if self.inodes.get(&d).is_some_and(|i| !i.metadata) {
-                self.bad_name("disconnected", &format!("directory {d} cannot be reached from the root"));
-            }
+            self.bad_name("disconnected", &format!("directory {d} cannot be reached from the root"));
         }
-        if self.inodes.get(&root).and_then(|r| r.parent).is_some_and(|p| p != root) {
-            self.bad_name("dir-parent", "the root's .. leads elsewhere");
+        for root in roots {
+            if self.inodes.get(root).and_then(|r| r.parent).is_some_and(|p| p != *root) {
+                self.bad_name("dir-parent", "the root's .. leads elsewhere");
+            }
         }
     }
 
-    fn link_counts(&mut self, root: u64) {
+    fn link_counts(&mut self, roots: &HashSet<u64>) {
         // Inodes that the superblock names have no entries.
         let sb = &self.sb;
         let special: HashSet<u64> = [sb.rbmino.get(), sb.rsumino.get(), sb.uquotino.get(), sb.gquotino.get(), sb.pquotino.get()].into();
         let mut bad = Vec::new();
         for (ino, i) in &self.inodes {
-            if i.metadata || special.contains(ino) {
+            if special.contains(ino) {
                 continue;
             }
             let want = if i.is_dir() { i.subdirs + 2 } else { i.links };
             if !i.is_dir() && i.links == 0 {
                 bad.push((*ino, "disconnected", format!("inode {ino} has no name (it counts {} links)", i.nlink)));
-            } else if i.nlink != want && (*ino == root || i.links > 0) {
+            } else if i.nlink != want && (roots.contains(ino) || i.links > 0) {
                 bad.push((*ino, "nlink", format!("inode {ino} counts {} links, it has {want}", i.nlink)));
             }
         }

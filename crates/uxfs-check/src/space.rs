@@ -5,12 +5,13 @@ use crate::usage::What;
 use uxfs_format::ag::{Agf, Agi, UNLINKED_BUCKETS, agfl_get, agfl_slots};
 use uxfs_format::btree::{FreeRec, InoRec, RefcountRec, RmapRec, TreeKind};
 use uxfs_format::bytes::{get16, get32, get64};
-use uxfs_format::superblock::{incompat, ro_compat, version};
+use uxfs_format::superblock::{METADIRINO, features2, incompat, ro_compat, version};
 use uxfs_format::{AgBlock, AgIno, AgNumber, DiskAddr, Kind, NULL_AG};
 use zerocopy::FromBytes;
 
-/// Bytes of the superblock's struct; what follows in its sector is zero.
-const SB_BYTES: usize = 264;
+/// Bytes of the superblock's struct, and with a metadata directory; what follows in its sector is zero.
+const SB_BYTES: usize = METADIRINO;
+const SB_METADIR_BYTES: usize = 288;
 
 /// Bytes of the superblock that are the same in every group.
 const SHARED: &[(usize, usize, &str)] = &[
@@ -27,12 +28,12 @@ const SHARED: &[(usize, usize, &str)] = &[
     (104, 4, "inode size"),
     (120, 6, "geometry"),
     (179, 21, "alignment"),
-    (200, 8, "feature bits"),
     (208, 4, "compatible features"),
     (212, 4, "read-only-compatible features"),
     (216, 4, "incompatible features"),
     (228, 4, "alignment of inodes"),
     (248, 16, "UUID of the metadata"),
+    (272, 16, "realtime groups"),
 ];
 
 impl Checker<'_> {
@@ -48,15 +49,24 @@ impl Checker<'_> {
         for agno in 0..self.g.agcount {
             let at = self.g.header_daddr(AgNumber(agno), 0);
             let Some(b) = self.read_as(Kind::Superblock, at, sector) else { continue };
-            if b[SB_BYTES..].iter().any(|x| *x != 0) {
+            let end = if self.g.has(incompat::METADIR) { SB_METADIR_BYTES } else { SB_BYTES };
+            if b[end..].iter().any(|x| *x != 0) {
                 self.add("superblock-rest", "superblock", Some(at), "is followed by something in its sector");
             }
             let quota = get16(&b, 100) & version::QUOTA != 0;
             if !quota && [160, 168, 232].iter().any(|o| !matches!(get64(&b, *o), 0 | u64::MAX)) {
                 self.add("superblock-quota", "superblock", Some(at), "names quota inodes, but has no quota");
             }
+            let foreign = if self.g.v5() { version::OLD_QFLAGS } else { version::NEW_QFLAGS };
+            if get16(&b, 176) & foreign != 0 {
+                self.add("superblock-quota", "superblock", Some(at), "has quota flags of another version");
+            }
             if get64(&b, 16) == 0 && get64(&b, 152) != 0 {
                 self.add("superblock-frextents", "superblock", Some(at), "counts free realtime extents where there are none");
+            }
+            // Attributes of the second kind may have come later, too.
+            if [200, 204].iter().any(|o| (get32(&b, *o) ^ get32(&first, *o)) & !features2::ATTR2 != 0) {
+                self.add("superblock-copy", "superblock", Some(at), "has other feature bits than the first one");
             }
             // A kernel notes its first attribute and quota in the first superblock alone.
             let later = version::ATTR | version::QUOTA;
@@ -90,7 +100,7 @@ impl Checker<'_> {
     }
 
     fn free_list(&mut self, agno: AgNumber, agf: &Agf, agf_at: DiskAddr) {
-        let slots = agfl_slots(self.g.sectsize);
+        let slots = agfl_slots(&self.g);
         let (first, last, count) = (agf.flfirst.get(), agf.fllast.get(), agf.flcount.get());
         if first >= slots || last >= slots || (last + slots - first + 1) % slots != count % slots {
             return self.add("agfl-indices", "AGF", Some(agf_at), "has indices of the free list that do not fit its count");
@@ -98,7 +108,7 @@ impl Checker<'_> {
         let at = self.g.header_daddr(agno, 3);
         let Some(b) = self.read_as(Kind::Agfl, at, self.g.bb_per_sector()) else { return };
         for i in 0..count {
-            let block = agfl_get(&b, (first + i) % slots);
+            let block = agfl_get(&self.g, &b, (first + i) % slots);
             if block == NULL_AG || block == 0 || block >= self.g.ag_length(agno) {
                 self.add("agfl-block", "AGFL", Some(at), &format!("entry {i} is no block of the group"));
             } else {
@@ -151,16 +161,18 @@ impl Checker<'_> {
         }
         let longest = by_start.iter().map(|r| r.len).max().unwrap_or(0);
         let extra = (bno + cnt + rmap).saturating_sub(2 + u32::from(self.g.rmapbt()));
+        // Old volumes need not count the blocks of trees.
+        let lazy = self.g.v5() || self.sb.features2.get() & features2::LAZY_COUNT != 0;
         for (code, what, header, real) in [
             ("agf-freeblks", "free blocks", agf.freeblks.get(), free as u32),
             ("agf-longest", "blocks of the longest extent", agf.longest.get(), longest),
-            ("agf-btreeblks", "blocks of trees", agf.btreeblks.get(), extra),
+            ("agf-btreeblks", "blocks of trees", if lazy { agf.btreeblks.get() } else { extra }, extra),
         ] {
             if header != real {
                 self.add(code, "AGF", Some(at), &format!("counts {header} {what}, there are {real}"));
             }
         }
-        self.counted.0 += free + u64::from(agf.flcount.get()) + u64::from(agf.btreeblks.get());
+        self.counted.0 += free + u64::from(agf.flcount.get()) + u64::from(extra);
     }
 
     /// The reference counts of a group; after everything else was claimed.

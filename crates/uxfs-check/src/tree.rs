@@ -94,7 +94,7 @@ impl Checker<'_> {
 
     /// Returns the highest key of the rmapbt's records below.
     fn walk_block(&mut self, w: &mut Walk<'_>, ptr: u64, level: u16, key: Option<Key>, root: bool) -> Option<Key> {
-        let shape = w.kind.shape();
+        let shape = w.kind.shape_in(&self.g);
         let fsb = match w.agno {
             Some(a) => self.g.fsb(a, uxfs_format::AgBlock(ptr as u32)),
             None => FsBlock(ptr),
@@ -113,8 +113,7 @@ impl Checker<'_> {
             self.claim_for(w.owner, fsb, 1, w.fork);
         }
         let b = self.read_as(Kind::Btree(w.kind), at, self.g.bb_per_block())?;
-        let owner = if w.agno.is_some() { u64::from(get32(&b, 48)) } else { get64(&b, 56) };
-        if owner != w.owner {
+        if let Some(owner) = Kind::Btree(w.kind).owner(&b).filter(|o| *o != w.owner) {
             self.add("tree-owner", shape.name, Some(at), &format!("belongs to {owner}, not to {}", w.owner));
             return None;
         }

@@ -250,8 +250,8 @@ pub fn dump(source: &Source, what: &str, number: u64, out: &mut impl Write) -> R
         "agfl" => {
             let b = header(3)?;
             fields(&b, AGFL, out)?;
-            let slots = ag::agfl_slots(g.sectsize);
-            let list: Vec<String> = (0..slots).map(|i| format!("{i}:{}", pointer(ag::agfl_get(&b, i).into(), 4))).collect();
+            let slots = ag::agfl_slots(&g);
+            let list: Vec<String> = (0..slots).map(|i| format!("{i}:{}", pointer(ag::agfl_get(&g, &b, i).into(), 4))).collect();
             writeln!(out, "bno[0-{}] = {}", slots - 1, list.join(" "))?;
             Ok(())
         }

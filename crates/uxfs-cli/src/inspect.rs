@@ -4,14 +4,13 @@ use crate::place::Source;
 use anyhow::{Context, Result, bail};
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::Arc;
-use uxfs::{Devices, Fs, Options, describe_log};
-use uxfs_device::{Device, DeviceRef, Overlay};
+use uxfs::{Fs, Options, describe_log};
+use uxfs_device::Device;
 use uxfs_format::Geometry;
 use uxfs_format::superblock::{Superblock, incompat};
 
 /// Memory for what recovery changes while a dirty volume is only looked at.
-const OVERLAY_BYTES: usize = 1 << 30;
+const RECOVERY_BYTES: usize = 1 << 30;
 
 /// The superblock as it is on a device.
 ///
@@ -126,11 +125,12 @@ pub fn check(source: &Source, json: bool, out: &mut impl Write) -> Result<ExitCo
     match describe_log(&seen, &mut |_, _| {}) {
         Ok(s) if !s.clean => {
             dirty = true;
-            let over = |dev: DeviceRef| -> DeviceRef { Arc::new(Overlay::new(dev, OVERLAY_BYTES)) };
-            seen = Devices { data: over(seen.data), log: seen.log.map(over) };
-            // The engine writes into the overlay; the checker sees what it left.
-            let done = Fs::open(seen.clone(), Options { commit: 0, ..Options::default() }).and_then(Fs::unmount);
-            unrecovered = done.err();
+            // The checker sees what the engine left in memory.
+            let o = Options { read_only: true, memory: RECOVERY_BYTES, ..Options::default() };
+            match Fs::open(seen.clone(), o).and_then(|fs| Ok((fs.devices(), fs.unmount()?))) {
+                Ok((recovered, ())) => seen = recovered,
+                Err(e) => unrecovered = Some(e),
+            }
         }
         Ok(_) => {}
         Err(e) => unrecovered = Some(e),

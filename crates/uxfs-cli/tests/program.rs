@@ -459,8 +459,16 @@ fn volumes_with_a_metadata_directory_are_read_only() {
     p.copy("v.img", "w.img");
     p.uxfs(&["cp", "-r", "v.img:/dir", "out"]);
     must("cmp", &[&p.path("v.img"), &p.path("w.img")]);
+    let dirty = p.try_uxfs(&["check", "v.img"]);
+    assert_eq!(dirty.status.code(), Some(2), "{}", text(&dirty));
     let k = p.kernel("w.img", "loop");
     same_tree(&p.dir.join("out"), &k.at.join("dir"));
+    drop(k);
+    p.uxfs(&["check", "w.img"]);
+    // What only such a volume can have wrong.
+    must(&newest("xfs_db"), &["-x", "-c", "path -m /rtgroups", "-c", "write core.nlinkv2 7", &p.path("w.img")]);
+    let damaged = p.try_uxfs(&["check", "w.img"]);
+    assert!(damaged.status.code() == Some(1) && text(&damaged).contains("[nlink]"), "{}", text(&damaged));
     let o = p.try_uxfs(&["touch", "v.img:/x"]);
     assert!(!o.status.success() && text(&o).contains("metadir; they can be opened read-only"), "{}", text(&o));
 }

@@ -1,5 +1,6 @@
 //! Headers of an allocation group: AGF, AGI, AGFL (format facts, sections 2 and 3).
 
+use crate::Geometry;
 use crate::bytes::{get32, put32};
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -117,13 +118,17 @@ pub struct Agi {
 const _: () = assert!(size_of::<Agi>() == 344);
 const _: () = assert!(std::mem::offset_of!(Agi, crc) == AGI_CRC);
 
+/// Bytes of an AGFL's header; in version 4 it has none.
+fn agfl_header(g: &Geometry) -> usize {
+    if g.v5() { AGFL_HEADER } else { 0 }
+}
 /// Slots of an AGFL in a sector.
-pub fn agfl_slots(sectsize: u32) -> u32 {
-    (sectsize - AGFL_HEADER as u32) / 4
+pub fn agfl_slots(g: &Geometry) -> u32 {
+    (g.sectsize - agfl_header(g) as u32) / 4
 }
 /// Block number in slot `i` of an AGFL.
-pub fn agfl_get(b: &[u8], i: u32) -> u32 {
-    get32(b, AGFL_HEADER + 4 * i as usize)
+pub fn agfl_get(g: &Geometry, b: &[u8], i: u32) -> u32 {
+    get32(b, agfl_header(g) + 4 * i as usize)
 }
 /// Sets slot `i` of an AGFL.
 pub fn agfl_put(b: &mut [u8], i: u32, agbno: u32) {

@@ -148,6 +148,10 @@ pub fn entry_at(i: usize) -> usize {
 fn leaf_header(b: &[u8]) -> usize {
     if da::is_old(b) { OLD_LEAF_HEADER } else { LEAF_HEADER }
 }
+/// Bytes that a leaf says its names and values take.
+pub fn leaf_used(b: &[u8]) -> usize {
+    usize::from(get16(b, da::shared(b) + 2))
+}
 /// First byte in use by names and values.
 pub fn firstused(b: &[u8]) -> usize {
     match get16(b, da::shared(b) + 4) {

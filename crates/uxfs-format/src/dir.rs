@@ -404,7 +404,30 @@ pub fn init(b: &mut [u8], magic: u32, daddr: DiskAddr, owner: Ino, g: &Geometry)
     put64(b, 40, owner.0);
 }
 
-/// Most bests a free index block holds.
+/// Most bests a free index block of `size` bytes holds.
 pub fn free_max(size: usize) -> usize {
     (size - FREE_HEADER) / 2
+}
+/// Most bests this very block holds.
+pub fn free_max_of(b: &[u8]) -> usize {
+    (b.len() - header(b)) / 2
+}
+/// What a free index block says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeCounts {
+    /// The first data block that it tells of.
+    pub first: usize,
+    /// Bests in it.
+    pub valid: usize,
+    /// Of those, of data blocks that are there.
+    pub used: usize,
+}
+/// The counts in a free index block's header.
+pub fn free_counts(b: &[u8]) -> FreeCounts {
+    let at = if is_old(b) { 4 } else { 48 };
+    FreeCounts { first: get32(b, at) as usize, valid: get32(b, at + 4) as usize, used: get32(b, at + 8) as usize }
+}
+/// Longest free run of the `i`th data block that a free index block tells of.
+pub fn free_best(b: &[u8], i: usize) -> u16 {
+    get16(b, header(b) + 2 * i)
 }

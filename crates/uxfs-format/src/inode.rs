@@ -23,6 +23,8 @@ pub mod flag {
     pub const REALTIME: u16 = 1;
     /// Blocks beyond the end are wanted.
     pub const PREALLOC: u16 = 2;
+    /// The realtime bitmap, of the newer form.
+    pub const NEWRTBM: u16 = 4;
     /// May not change.
     pub const IMMUTABLE: u16 = 8;
     /// May only grow.
@@ -41,6 +43,10 @@ pub mod flag {
     pub const NODEFRAG: u16 = 0x2000;
     /// Files of the directory lie near each other.
     pub const FILESTREAM: u16 = 0x4000;
+    /// New files lie on the realtime device.
+    pub const RTINHERIT: u16 = 0x100;
+    /// All of them.
+    pub const ALL: u16 = 0x7fff;
     /// What a new inode takes over from its directory.
     pub const PROJINHERIT: u16 = 0x200;
     /// New files take the directory's extent size hint.
@@ -60,6 +66,8 @@ pub mod flag2 {
     pub const NREXT64: u64 = 0x10;
     /// Internal to the volume.
     pub const METADATA: u64 = 0x20;
+    /// All of them.
+    pub const ALL: u64 = 0x3f;
 }
 /// File type bits of `mode`.
 pub mod mode {

@@ -148,12 +148,23 @@ pub mod version {
     pub const LOGV2: u16 = 0x400;
     /// Directories of the second form: all that are left.
     pub const DIRV2: u16 = 0x2000;
+    /// Flags of quota that group and project shared: in version 4 alone.
+    pub const OLD_QFLAGS: u16 = 0x30;
+    /// What came in their place: in version 5 alone.
+    pub const NEW_QFLAGS: u16 = 0x780;
     /// `features2` counts.
     pub const MOREBITS: u16 = 0x8000;
 }
 
+/// Where the root of the metadata directory is named, if there is that feature: eight bytes.
+pub const METADIRINO: usize = 264;
+
 /// Bits of `features2`, for volumes of version 4.
 pub mod features2 {
+    /// Free blocks are counted in the groups.
+    pub const LAZY_COUNT: u32 = 2;
+    /// Attributes begin where data ends.
+    pub const ATTR2: u32 = 8;
     /// Directory entries bear file types.
     pub const FTYPE: u32 = 0x200;
 }

@@ -205,6 +205,24 @@ impl Kind {
         kind.verify_inner(b, at, g, with_crc).map_err(|what| Corruption { structure: kind.name(), place: at, what })
     }
 
+    /// True for a block of a volume of version 4.
+    fn is_old(self, b: &[u8]) -> bool {
+        btree::old_kind(b).is_some() || dir::is_old(b) || (self.is_da() || self == Kind::DaAny) && da::is_old(b)
+    }
+
+    /// The inode, or of a group's tree the group, that a block says it belongs to; blocks of version 4 say nothing.
+    pub fn owner(self, b: &[u8]) -> Option<u64> {
+        let owner = match self {
+            Kind::Btree(TreeKind::Bmap) => get64(b, 56),
+            Kind::Btree(_) => u64::from(get32(b, 48)),
+            Kind::DirBlock | Kind::DirData | Kind::DirFree => get64(b, 40),
+            Kind::DirLeaf1 | Kind::DirLeafN | Kind::DaNode | Kind::AttrLeaf | Kind::DaAny => get64(b, 48),
+            Kind::AttrRemote | Kind::Symlink => get64(b, 32),
+            Kind::Superblock | Kind::Agf | Kind::Agi | Kind::Agfl | Kind::Inode => return None,
+        };
+        (!self.is_old(b)).then_some(owner)
+    }
+
     /// True for what [`Kind::DaAny`] stands for.
     pub fn is_da(self) -> bool {
         matches!(self, Kind::DirLeaf1 | Kind::DirLeafN | Kind::DaNode | Kind::AttrLeaf)
@@ -214,13 +232,13 @@ impl Kind {
         if self == Kind::Inode {
             return verify_cluster(b, at, g, with_crc);
         }
-        let found = Kind::sniff(b);
-        if found != Some(self) {
+        // A free list of version 4 says nothing of itself.
+        let nameless = self == Kind::Agfl && !g.v5();
+        if !nameless && Kind::sniff(b) != Some(self) {
             return Err("has the wrong magic number");
         }
-        let old = btree::old_kind(b).is_some() || dir::is_old(b) || self.is_da() && da::is_old(b);
         if g.v5() {
-            if old {
+            if self.is_old(b) {
                 return Err("is of version 4 in a volume of version 5");
             }
             self.verify_own_fields(b, at, g, with_crc)?;
@@ -233,8 +251,8 @@ impl Kind {
             Kind::Btree(t) => verify_btree(t, b, g),
             Kind::DirBlock | Kind::DirData => dir::check_data(b),
             Kind::DirFree => {
-                let (valid, used) = (get32(b, 52) as usize, get32(b, 56) as usize);
-                if valid > dir::free_max(b.len()) || used > valid { Err("counts are out of range") } else { Ok(()) }
+                let f = dir::free_counts(b);
+                if f.valid > dir::free_max_of(b) || f.used > f.valid { Err("counts are out of range") } else { Ok(()) }
             }
             Kind::DirLeaf1 => {
                 let bests = get32(b, b.len() - 4) as usize;
@@ -315,7 +333,7 @@ fn header_agno(at: DiskAddr, g: &Geometry) -> u32 {
 fn verify_agf(b: &[u8], at: DiskAddr, g: &Geometry) -> Result<(), &'static str> {
     let agno = header_agno(at, g);
     let len = get32(b, 12);
-    let slots = ag::agfl_slots(g.sectsize);
+    let slots = ag::agfl_slots(g);
     let root_ok = |root: u32, level: u32| root > 0 && root < len && level >= 1 && level <= btree::MAX_LEVELS as u32;
     let checks = [
         (get32(b, 4) == 1 && get32(b, 8) == agno, "version or sequence number is wrong"),
@@ -350,11 +368,11 @@ fn verify_agi(b: &[u8], at: DiskAddr, g: &Geometry) -> Result<(), &'static str> 
 
 fn verify_agfl(b: &[u8], at: DiskAddr, g: &Geometry) -> Result<(), &'static str> {
     let agno = header_agno(at, g);
-    if get32(b, 4) != agno {
+    if g.v5() && get32(b, 4) != agno {
         return Err("sequence number is wrong");
     }
     let len = g.ag_length(AgNumber(agno));
-    let ok = (0..ag::agfl_slots(g.sectsize)).all(|i| matches!(ag::agfl_get(b, i), NULL_AG | 0) || ag::agfl_get(b, i) < len);
+    let ok = (0..ag::agfl_slots(g)).all(|i| matches!(ag::agfl_get(g, b, i), NULL_AG | 0) || ag::agfl_get(g, b, i) < len);
     if ok { Ok(()) } else { Err("holds a block outside the group") }
 }
 

@@ -148,8 +148,8 @@ pub fn by_kind(dev: &Memory) -> (Geometry, BTreeMap<Kind, Vec<Piece>>) {
     (g, found)
 }
 
-/// Changes a few fields of a structure and makes its checksum good again.
-pub fn damage(dev: &Memory, (kind, at, size): (Kind, u64, usize), c: &Chance) {
+/// Changes a few fields of a structure and makes its checksum, if it has one, good again.
+pub fn damage(dev: &Memory, g: &Geometry, (kind, at, size): Piece, c: &Chance) {
     let mut b = vec![0; size];
     if dev.read(at, &mut b).is_err() {
         return;
@@ -166,10 +166,10 @@ pub fn damage(dev: &Memory, (kind, at, size): (Kind, u64, usize), c: &Chance) {
             _ => put64(&mut b, o & !7, random),
         }
     }
-    if kind == Kind::Inode {
-        crc::stamp(&mut b, inode::INODE_CRC)
-    } else {
-        kind.stamp(&mut b, None)
+    match kind {
+        _ if !g.v5() => {}
+        Kind::Inode => crc::stamp(&mut b, inode::INODE_CRC),
+        k => k.stamp(&mut b, None),
     }
     // It lies on the device: it was read from there.
     let _ = dev.put(at, &b);

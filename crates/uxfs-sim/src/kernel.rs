@@ -66,7 +66,11 @@ fn said(o: &Output) -> String {
 
 const CHUNK: usize = 1 << 20;
 
-fn spill(image: &Memory, to: &Path) -> std::io::Result<()> {
+/// Writes an image into a file, with holes for what is zero.
+///
+/// # Errors
+/// The file's.
+pub fn spill(image: &Memory, to: &Path) -> std::io::Result<()> {
     let f = File::create(to)?;
     f.set_len(image.size_bytes())?;
     let mut buf = vec![0; CHUNK];
@@ -91,10 +95,28 @@ fn open(file: &Path) -> std::io::Result<FileDevice> {
     FileDevice::open(file, OpenMode::ReadOnly)
 }
 
-/// The newest release, which knows all features; `cargo xtask tools` puts it there.
-fn newest_repair() -> String {
+/// A program of the newest xfsprogs, which know all features; `cargo xtask tools` puts them there.
+pub fn newest(program: &str) -> String {
     let home = || std::env::var("HOME").unwrap_or_else(|_| "/root".into()) + "/.cache";
-    std::env::var("XDG_CACHE_HOME").unwrap_or_else(|_| home()) + "/uxfs/xfsprogs/bin/xfs_repair"
+    std::env::var("XDG_CACHE_HOME").unwrap_or_else(|_| home()) + "/uxfs/xfsprogs/bin/" + program
+}
+
+/// A volume of `size` bytes that the newest mkfs.xfs makes with these options and that `xfs_db -x` then works on by these commands.
+///
+/// # Errors
+/// What they say.
+pub fn made(size: u64, mkfs: &[&str], db: &[String]) -> Result<Memory, String> {
+    let dir = Folder::new().map_err(|e| e.to_string())?;
+    let file = dir.0.join("image");
+    File::create(&file).and_then(|f| f.set_len(size)).map_err(|e| e.to_string())?;
+    let commands = ["-x".as_ref()].into_iter().chain(db.iter().flat_map(|c| ["-c".as_ref(), OsStr::new(c)]));
+    for (program, args) in [("mkfs.xfs", mkfs.iter().map(OsStr::new).collect()), ("xfs_db", commands.collect::<Vec<_>>())] {
+        let o = oracle(&newest(program), &[&args[..], &[file.as_ref()]].concat())?;
+        if !o.status.success() {
+            return Err(format!("{program}: {}", said(&o)));
+        }
+    }
+    open(&file).and_then(|f| Memory::copy_of(&f)).map_err(|e| e.to_string())
 }
 
 fn loop_device(file: &Path) -> Result<Undo, String> {
@@ -153,7 +175,7 @@ pub fn recover(images: &[Memory]) -> Result<Vec<Memory>, String> {
         args.extend(["-l".as_ref(), l.as_os_str()]);
     }
     args.push(files[0].as_ref());
-    let o = oracle(&newest_repair(), &args)?;
+    let o = oracle(&newest("xfs_repair"), &args)?;
     if !o.status.success() {
         return Err(format!("xfs_repair -n after the kernel's recovery: {}", said(&o)));
     }

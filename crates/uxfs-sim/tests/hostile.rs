@@ -8,58 +8,101 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::time::Duration;
-use uxfs_device::Device;
+use uxfs_device::{Device, Memory};
 use uxfs_format::{DiskAddr, Geometry, Kind};
 use uxfs_mkfs::Features;
 use uxfs_sim::hostile::{FORMS, Fate, Form, SIZE, by_kind, damage, damage_log, structures, try_all, volume};
+use uxfs_sim::kernel;
 use uxfs_sync::Chance;
 
 /// Damaged volumes of each form, and in the long mode.
 const SEEDS: (u64, u64) = (320, 2000);
-/// Damaged volumes that xfs_repair judges, too.
-const AGAINST_REPAIR: u64 = 130;
+/// Damaged volumes of each kind that xfs_repair judges, too, and in the long mode.
+const AGAINST_REPAIR: (u64, u64) = (100, 1000);
 /// One volume is opened, walked, written to and checked within this.
 const LONGEST: Duration = Duration::from_secs(20);
 /// Address space of the whole test, with all that runs in it.
 const MOST_MEMORY: u64 = 4 << 30;
 
+/// Directories in all forms, links and devices, as `mkfs.xfs -p` reads them: of volumes that we do not write.
+fn prototype() -> String {
+    let mut p = format!("/stand/diskboot\n0 0\nd--755 0 0\nlink l--777 0 0 short\nlong l--777 0 0 {}\n", "l".repeat(900));
+    p += "device c--600 0 0 5 7\nfew ---644 1 2 /dev/null\nmany ---644 1 2 /dev/null\n";
+    for n in [3, 40, 300, 2500] {
+        let names: String = (0..n).map(|i| format!("file{i} ---600 {i} 0 /dev/null\n")).collect();
+        p += &format!("dir{n} d--755 0 0\n{names}$\n");
+    }
+    p + "$\n"
+}
+
+/// A volume of mkfs.xfs, with a tree of names and attributes in all forms.
+fn theirs(options: &[&str]) -> Memory {
+    let file = std::env::temp_dir().join(format!("uxfs-prototype-{}", std::process::id()));
+    std::fs::write(&file, prototype()).unwrap();
+    let args = [options, &["--unsupported", "-q", "-p", file.to_str().unwrap()]].concat();
+    let mut db =
+        Vec::from(["path /few", "attr_set -u -v 5 small", "attr_set -r -v 300 medium", "attr_set -s -v 6000 large"].map(String::from));
+    db.push("path /many".into());
+    db.extend((0..400).map(|i| format!("attr_set -u -v 7 key{i}")));
+    let made = kernel::made(SIZE, &args, &db).unwrap();
+    let _ = std::fs::remove_file(file);
+    made
+}
+
+/// Volumes that are only read: of version 4 with file types and without, and with a metadata directory.
+const READ_ONLY: [&[&str]; 3] =
+    [&["-m", "crc=0", "-n", "ftype=1"], &["-m", "crc=0", "-n", "ftype=0", "-b", "size=1024", "-i", "size=256"], &["-m", "metadir=1"]];
+
+/// What is damaged: a volume that was unmounted, and one that was not.
+struct Subject {
+    name: String,
+    clean: Memory,
+    dirty: Option<Memory>,
+}
+
+/// The second in the long mode.
+fn choose((usual, long): (u64, u64)) -> u64 {
+    if std::env::var_os("UXFS_LONG").is_some() { long } else { usual }
+}
+
 #[test]
 fn damaged_structures_give_data_or_an_error() {
     rustix::process::setrlimit(rustix::process::Resource::As, rustix::process::Rlimit { current: Some(MOST_MEMORY), maximum: None })
         .unwrap();
-    let each = if std::env::var_os("UXFS_LONG").is_some() { SEEDS.1 } else { SEEDS.0 };
-    // Two at a time: a form each.
+    let each = choose(SEEDS);
+    let ours = FORMS.map(|f| Subject { name: format!("{f:?}"), clean: volume(true, f), dirty: Some(volume(false, f)) });
+    let theirs = READ_ONLY.map(|o| Subject { name: o.join(" "), clean: theirs(o), dirty: None });
+    let subjects: Vec<Subject> = ours.into_iter().chain(theirs).collect();
+    // Two at a time.
     std::thread::scope(|s| {
         for lane in 0..2 {
-            s.spawn(move || {
-                for (i, form) in FORMS.iter().enumerate().filter(|f| f.0 % 2 == lane) {
-                    damage_and_try(*form, i as u64 * each..(i as u64 + 1) * each);
-                }
-            });
+            let mine = subjects.iter().enumerate().skip(lane).step_by(2);
+            s.spawn(move || mine.for_each(|(i, subject)| damage_and_try(subject, i as u64 * each..(i as u64 + 1) * each)));
         }
     });
 }
 
-fn damage_and_try(form: Form, seeds: Range<u64>) {
-    let (clean, dirty) = (volume(true, form), volume(false, form));
-    let (g, by_kind) = by_kind(&clean);
+fn damage_and_try(subject: &Subject, seeds: Range<u64>) {
+    let Subject { name, clean, dirty } = subject;
+    let (g, by_kind) = by_kind(clean);
     let kinds: Vec<Kind> = by_kind.keys().copied().collect();
     // Sound volumes pass, so what is found below is the damage.
-    assert!(uxfs_check::check(&clean.fork()).unwrap().is_sound());
+    let report = uxfs_check::check(clean).unwrap();
+    assert!(report.is_sound(), "{name}: {:?}", report.findings);
     let (mut reached, mut fates, mut noticed) = (BTreeMap::<String, u32>::new(), BTreeMap::<Fate, u32>::new(), 0);
     let mut bad = Vec::new();
     let count = seeds.end - seeds.start;
     for seed in seeds {
         let c = Chance::seeded(seed);
-        let in_log = seed % 8 == 0;
-        let image = if in_log || seed % 8 == 1 { dirty.fork() } else { clean.fork() };
+        let in_log = seed % 8 == 0 && dirty.is_some();
+        let image = dirty.as_ref().filter(|_| seed % 8 < 2).unwrap_or(clean).fork();
         let what = if in_log {
             assert!(damage_log(&image, &g, &c), "there is no record to damage");
             "log record".to_string()
         } else {
             let kind = kinds[(seed % kinds.len() as u64) as usize];
             let of_kind = &by_kind[&kind];
-            damage(&image, of_kind[c.below(of_kind.len() as u64) as usize], &c);
+            damage(&image, &g, of_kind[c.below(of_kind.len() as u64) as usize], &c);
             kind.name().to_string()
         };
         *reached.entry(what.clone()).or_default() += 1;
@@ -76,12 +119,11 @@ fn damage_and_try(form: Form, seeds: Range<u64>) {
             Err(_) => bad.push(format!("seed {seed} ({what}): not done after {LONGEST:?}")),
         }
     }
-    println!("{form:?}, {count} volumes: {fates:?}, {noticed} seen to be damaged afterwards; structures: {reached:?}");
+    println!("{name}, {count} volumes: {fates:?}, {noticed} seen to be damaged afterwards; structures: {reached:?}");
     assert!(bad.is_empty(), "{bad:#?}");
-    let mut kinds = vec!["superblock", "AGF", "AGI", "inode cluster", "bnobt", "cntbt", "inobt", "attribute leaf", "log record"];
-    if form.features == Features::NEWEST {
-        kinds.push("rmapbt");
-    }
+    let mut kinds = vec!["superblock", "AGF", "AGI", "inode cluster", "bnobt", "cntbt", "inobt", "attribute leaf", "directory leaf"];
+    kinds.extend(dirty.as_ref().map(|_| "log record"));
+    kinds.extend(g.rmapbt().then_some("rmapbt"));
     for k in kinds {
         assert!(reached.get(k).is_some_and(|n| *n > 5), "{k} was reached too seldom: {reached:?}");
     }
@@ -106,9 +148,9 @@ fn the_fields_that_are_changed_lie_in_structures() {
 }
 
 /// What xfs_repair -n finds in a volume, beside its phases.
-fn repair_says(path: &std::path::Path) -> Vec<String> {
-    let out = std::process::Command::new("xfs_repair").arg("-n").arg(path).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output();
-    let out = out.unwrap_or_else(|e| panic!("xfs_repair: {e}; install it with: apt-get install xfsprogs"));
+fn repair_says(program: &str, path: &std::path::Path) -> Vec<String> {
+    let out = std::process::Command::new(program).arg("-n").arg(path).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output();
+    let out = out.unwrap_or_else(|e| panic!("{program}: {e}; install it with: cargo xtask tools"));
     let usual = [
         "Phase ",
         "        - ",
@@ -124,15 +166,23 @@ fn repair_says(path: &std::path::Path) -> Vec<String> {
 
 #[test]
 fn the_checker_finds_whatever_xfs_repair_finds() {
-    against_repair(Features::V6_1, 0..AGAINST_REPAIR);
-    // The newest that the xfs_repair of Debian 12 knows.
-    against_repair(Features::profile("lts_6.6").unwrap(), AGAINST_REPAIR..2 * AGAINST_REPAIR);
+    // The newest that the xfs_repair of Debian 12 knows, and what only later ones do.
+    let debian = [Features::V6_1, Features::profile("lts_6.6").unwrap()]
+        .map(|f| ("xfs_repair".into(), volume(true, Form { features: f, ..FORMS[0] })));
+    let newest = [volume(true, FORMS[1])].into_iter().chain(READ_ONLY.map(theirs)).map(|v| (kernel::newest("xfs_repair"), v));
+    let each = choose(AGAINST_REPAIR);
+    let subjects: Vec<(String, Memory)> = debian.into_iter().chain(newest).collect();
+    std::thread::scope(|s| {
+        for lane in 0..2 {
+            let mine = subjects.iter().enumerate().skip(lane).step_by(2);
+            s.spawn(move || mine.for_each(|(i, (repair, clean))| against_repair(repair, clean, i as u64 * each..(i as u64 + 1) * each)));
+        }
+    });
 }
 
-fn against_repair(features: Features, seeds: Range<u64>) {
-    let clean = volume(true, Form { features, ..FORMS[0] });
-    let (_, by_kind) = by_kind(&clean);
-    let path = std::env::temp_dir().join(format!("uxfs-hostile-{}.img", std::process::id()));
+fn against_repair(repair: &str, clean: &Memory, seeds: Range<u64>) {
+    let (g, by_kind) = by_kind(clean);
+    let path = std::env::temp_dir().join(format!("uxfs-hostile-{}-{}.img", std::process::id(), seeds.start));
     let (mut theirs, mut ours, mut missed) = (0, 0, Vec::new());
     let count = (seeds.end - seeds.start) as u32;
     for seed in seeds {
@@ -140,19 +190,22 @@ fn against_repair(features: Features, seeds: Range<u64>) {
         let image = clean.fork();
         let kind = *by_kind.keys().nth((seed % by_kind.len() as u64) as usize).unwrap();
         let of_kind = &by_kind[&kind];
-        damage(&image, of_kind[c.below(of_kind.len() as u64) as usize], &c);
-        let mut all = vec![0; SIZE as usize];
-        image.read(0, &mut all).unwrap();
-        std::fs::write(&path, &all).unwrap();
-        let found = repair_says(&path);
+        let piece = of_kind[c.below(of_kind.len() as u64) as usize];
+        damage(&image, &g, piece, &c);
+        kernel::spill(&image, &path).unwrap();
+        let found = repair_says(repair, &path);
         let sound = uxfs_check::check(&image).is_ok_and(|r| r.is_sound());
         theirs += u32::from(!found.is_empty());
         ours += u32::from(!sound);
         if sound && !found.is_empty() {
-            let mut before = vec![0; SIZE as usize];
-            clean.read(0, &mut before).unwrap();
-            let changed: Vec<_> = (0..all.len()).filter(|i| all[*i] != before[*i]).map(|i| (i, before[i], all[i])).take(12).collect();
-            missed.push(format!("seed {seed} ({}): {:?} bytes {changed:?}", kind.name(), &found[..found.len().min(2)]));
+            let bytes = |m: &Memory| {
+                let mut b = vec![0; piece.2];
+                m.read(piece.1, &mut b).unwrap();
+                b
+            };
+            let (before, after) = (bytes(clean), bytes(&image));
+            let changed: Vec<_> = (0..piece.2).filter(|i| after[*i] != before[*i]).map(|i| (i, before[i], after[i])).take(12).collect();
+            missed.push(format!("seed {seed} ({} at {}): {:?} bytes {changed:?}", kind.name(), piece.1, &found[..found.len().min(2)]));
         }
     }
     let _ = std::fs::remove_file(&path);

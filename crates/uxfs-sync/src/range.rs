@@ -27,7 +27,8 @@ const HELD: u64 = 2;
 /// The holder shares.
 const SHARED: u64 = 4;
 /// The word counts in pages of 4 KiB: where the range begins in 40 bits, how many there are in 21, all ones for all that follow.
-const PAGE: u64 = 4096;
+const PAGE: u64 = 1 << PAGE_BITS;
+const PAGE_BITS: u32 = 12;
 const LEN_AT: u32 = 3;
 const LEN_BITS: u32 = 21;
 const START_AT: u32 = LEN_AT + LEN_BITS;
@@ -42,13 +43,13 @@ const SPINS: u32 = if cfg!(uxfs_shuttle) { 1 } else { 100 };
 fn pack(start: u64, end: u64, shared: bool) -> Option<u64> {
     let first = start / PAGE;
     let len = (end.div_ceil(PAGE) - first).min(ENDLESS);
-    (first < 1 << (64 - START_AT)).then_some(held(first, len, shared))
+    (first < 1 << (64 - START_AT)).then_some(first << START_AT | len << LEN_AT | bits(shared))
 }
 
-/// The word of a holder of pages that fit it.
+/// What a word says beside the range.
 #[inline]
-fn held(first: u64, len: u64, shared: bool) -> u64 {
-    first << START_AT | len << LEN_AT | HELD | if shared { SHARED } else { 0 }
+fn bits(shared: bool) -> u64 {
+    if shared { HELD | SHARED } else { HELD }
 }
 
 /// The holder in a word.
@@ -234,15 +235,21 @@ impl RangeLock {
 
     #[inline]
     fn lock(&self, range: Range<u64>, shared: bool) -> RangeGuard<'_> {
-        let (start, last) = (range.start, range.end.saturating_sub(1).max(range.start));
-        if let Some(shard) = self.only_shard(start, last) {
-            // It is short, and does not begin too far behind.
-            let word = held(start / PAGE, last / PAGE - start / PAGE + 1, shared);
+        let (start, last) = (range.start, range.end.wrapping_sub(1));
+        if start <= last
+            && let Some(shard) = self.only_shard(start, last)
+        {
+            // What `pack` says, in fewer steps: it is short, and does not begin too far behind. A byte less than whole pages, shifted, is
+            // one less than their number.
+            let (from, to) = (start & !(PAGE - 1), last | (PAGE - 1));
+            let word = (from << (START_AT - PAGE_BITS)) + ((to - from) >> (PAGE_BITS - LEN_AT)) + 1 + bits(shared);
+            debug_assert_eq!(Some(word), pack(start, last + 1, shared));
             if shard.word.compare_exchange(0, word, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return RangeGuard(Held::Word(shard, word));
             }
         }
-        self.lock_several(start, last.saturating_add(1), shared)
+        // What is empty counts as a byte.
+        self.lock_several(start, range.end.max(start.saturating_add(1)), shared)
     }
 
     /// The shard of a range that lies in one segment, not too far behind, if it was made.
@@ -347,14 +354,15 @@ mod tests {
         // What is taken at once has the same word.
         let lock = RangeLock::default();
         drop(lock.read(0..2 * SEGMENT));
-        for (s, e, shared) in
-            [(0, 0, true), (5, 4, false), (4095, 4097, false), (7 * SEGMENT + 1, 8 * SEGMENT, true), (1 << 51, (1 << 51) + 9, true)]
-        {
+        for (s, e, shared) in [(0, 1, true), (4095, 4097, false), (7 * SEGMENT + 1, 8 * SEGMENT, true), (1 << 51, (1 << 51) + 9, true)] {
             let held = if shared { lock.read(s..e) } else { lock.write(s..e) };
-            assert!(matches!(held.0, Held::Word(_, w) if Some(w) == pack(s, e.max(s + 1), shared)), "{s} {e}");
+            assert!(matches!(held.0, Held::Word(_, w) if Some(w) == pack(s, e, shared)), "{s} {e}");
         }
         assert!(matches!(lock.read(1 << 52..(1 << 52) + 1).0, Held::Shards { .. }));
-        drop(lock.write(u64::MAX..u64::MAX));
+        // What is empty is a byte, the slow way.
+        for (at, end) in [(0, 0), (5, 4), (u64::MAX, u64::MAX)] {
+            assert!(matches!(lock.write(at..end).0, Held::Shards { .. }));
+        }
     }
 
     /// Threads take random ranges, and mark each piece of theirs: nobody may find another's mark where one of both writes.

@@ -80,11 +80,7 @@ impl DaFork {
     pub fn read(&self, src: &mut impl Source, block: u32, kind: Kind) -> Result<Buf> {
         let maps = self.maps(block).ok_or_else(|| self.corrupt("has a hole where its tree points"))?;
         let b = src.block(&maps, kind)?;
-        let owner = {
-            let d = b.data();
-            uxfs_format::bytes::get64(&d, if matches!(b.kind(), Kind::DirBlock | Kind::DirData | Kind::DirFree) { 40 } else { 48 })
-        };
-        if owner != self.inode.ino.0 && self.inode.vol.geo.v5() {
+        if b.kind().owner(&b.data()).is_some_and(|o| o != self.inode.ino.0) {
             let c = Corruption { structure: b.kind().name(), place: b.daddr(), what: "belongs to another inode" };
             return Err(Error::Corrupt(c));
         }

@@ -180,6 +180,11 @@ impl Fs {
         self.mount.recovered
     }
 
+    /// The devices as this volume sees them. Where a dirty volume is only read, what recovery changed is on these alone, in memory.
+    pub fn devices(&self) -> Devices {
+        self.mount.devices.clone()
+    }
+
     /// Counters since the volume was opened, and what is held now: names and values. Those of the journal bear the kernel's
     /// names where it has them.
     pub fn stats(&self) -> Vec<(&'static str, u64)> {

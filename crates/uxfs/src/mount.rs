@@ -128,6 +128,8 @@ pub struct Mount {
     pub names: Names,
     /// What recovery did, for who asks.
     pub recovered: bool,
+    /// As the volume sees them: with what is kept in memory.
+    pub devices: Devices,
     stop: Arc<Stop>,
     timer: Workers,
     discarder: Workers,
@@ -261,6 +263,8 @@ impl Mount {
         dirty: bool,
     ) -> Result<Arc<Mount>> {
         let (dev, log_dev) = devices;
+        let outside = !Arc::ptr_eq(&dev, &log_dev);
+        let devices = Devices { data: dev.clone(), log: outside.then(|| log_dev.clone()) };
         let geo = LogGeometry::of(&g);
         let seed = o.seed.unwrap_or_else(|| {
             let (s, n) = o.clock.now();
@@ -297,6 +301,7 @@ impl Mount {
         let mount = Arc::new(Mount {
             names: Names::new(vol, inodes, files),
             recovered: dirty,
+            devices,
             stop: Arc::default(),
             timer: Workers::default(),
             discarder: Workers::default(),

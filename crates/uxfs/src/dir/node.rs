@@ -6,7 +6,7 @@ use crate::da::{Path, Source};
 use crate::error::{Error, Result};
 use crate::trans::Trans;
 use uxfs_format::Kind;
-use uxfs_format::bytes::{get16, get32, put16, put32};
+use uxfs_format::bytes::{get32, put16, put32};
 use uxfs_format::da;
 use uxfs_format::dir::{self, FREE_HEADER, NULL_BEST, entry_size, free_max};
 
@@ -31,10 +31,6 @@ impl Dir {
         let d = self.inode().data();
         (d.data.end().saturating_sub(u64::from(self.free_base())) as u32).div_ceil(self.fork.step)
     }
-}
-
-fn best_at(b: &[u8], i: usize) -> u16 {
-    get16(b, FREE_HEADER + 2 * i)
 }
 
 /// Finds the name: the path to its leaf, and the entry.
@@ -99,14 +95,14 @@ fn set_best(d: &Dir, tp: &mut Trans, db: u32, best: u16) -> Result<()> {
             put16(bytes, FREE_HEADER + 2 * valid, NULL_BEST);
             valid += 1;
         }
-        let old = best_at(bytes, k);
+        let old = dir::free_best(bytes, k);
         match (old == NULL_BEST, best == NULL_BEST) {
             (true, false) => used += 1,
             (false, true) => used -= 1,
             _ => {}
         }
         put16(bytes, FREE_HEADER + 2 * k, best);
-        while valid > 0 && best_at(bytes, valid - 1) == NULL_BEST {
+        while valid > 0 && dir::free_best(bytes, valid - 1) == NULL_BEST {
             valid -= 1;
         }
         put32(bytes, VALID, valid as u32);
@@ -240,7 +236,7 @@ pub(super) fn single(d: &Dir, tp: &mut Trans) -> Result<Option<leaf::Whole>> {
     let Some(f) = d.fork.read_if(tp, d.free_base(), Kind::DirFree)? else { return Ok(None) };
     let room = {
         let b = f.data();
-        (0..get32(&b, VALID) as usize).map(|i| best_at(&b, i)).collect()
+        (0..get32(&b, VALID) as usize).map(|i| dir::free_best(&b, i)).collect()
     };
     let all = leaf::live_of(&root.data());
     Ok(Some((root, all, room)))

@@ -22,7 +22,7 @@ pub(super) fn least(tp: &Trans, agf: &Buf) -> u32 {
 /// Makes a list whose indices do not fit the sector usable again; its blocks are lost until a repair.
 fn reset_if_wrapped(tp: &mut Trans, agf: &Buf) {
     let a = ag::get_agf(agf);
-    let slots = agfl_slots(tp.vol.geo.sectsize);
+    let slots = agfl_slots(&tp.vol.geo);
     let (first, last, count) = (a.flfirst.get(), a.fllast.get(), a.flcount.get());
     let active = if last >= first { last - first + 1 } else { slots - first + last + 1 };
     if first < slots && last < slots && (count == active || (count == 0 && (last + 1) % slots == first)) {
@@ -63,8 +63,8 @@ pub(super) fn take(tp: &mut Trans, agno: AgNumber, agf: &Buf) -> Result<u32> {
     if a.flcount.get() == 0 {
         return Err(ag::corrupt(agf, "ran out of blocks on its free list"));
     }
-    let slots = agfl_slots(tp.vol.geo.sectsize);
-    let block = agfl_get(&list.data(), a.flfirst.get());
+    let slots = agfl_slots(&tp.vol.geo);
+    let block = agfl_get(&tp.vol.geo, &list.data(), a.flfirst.get());
     if block == 0 || block >= a.length.get() {
         return Err(ag::corrupt(&list, "holds a block outside the group"));
     }
@@ -96,7 +96,7 @@ fn count_in_trees(tp: &mut Trans, agf: &Buf, by: i32) {
 /// Puts a block on the list's end.
 pub(super) fn put(tp: &mut Trans, agno: AgNumber, agf: &Buf, block: u32) -> Result<()> {
     let list = ag::agfl(tp, agno)?;
-    let slots = agfl_slots(tp.vol.geo.sectsize);
+    let slots = agfl_slots(&tp.vol.geo);
     let a = ag::get_agf(agf);
     if a.flcount.get() >= slots {
         return Err(ag::corrupt(agf, "has a full free list"));
