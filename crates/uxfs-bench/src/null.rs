@@ -50,7 +50,7 @@ impl Serve for Null {
         Ok((self.make(dir, name, new)?, Opened { handle: 0, flags: open::KEEP_CACHE }))
     }
 
-    fn fsync(&self, _: File) -> Answer<()> {
+    fn fsync(&self, _: Caller, _: File) -> Answer<()> {
         Ok(())
     }
 

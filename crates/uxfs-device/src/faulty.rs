@@ -6,11 +6,13 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
-/// Passes calls on until its allowance is spent, then fails every write and flush; reads and writes of bytes that are stalled wait.
+/// Passes calls on until its allowance is spent, then fails every write and flush; reads and writes of bytes that are stalled wait,
+/// writes of those that are bad fail.
 pub struct Faulty {
     base: DeviceRef,
     allowance: AtomicI64,
     stalled: Mutex<Range<u64>>,
+    bad: Mutex<Range<u64>>,
     let_go: Condvar,
     waiting: AtomicUsize,
 }
@@ -18,8 +20,8 @@ pub struct Faulty {
 impl Faulty {
     /// Lets `allowance` writes and flushes pass; see [`Faulty::allow`].
     pub fn new(base: DeviceRef, allowance: i64) -> Faulty {
-        let (stalled, let_go, waiting) = Default::default();
-        Faulty { base, allowance: AtomicI64::new(allowance), stalled, let_go, waiting }
+        let (stalled, bad, let_go, waiting) = Default::default();
+        Faulty { base, allowance: AtomicI64::new(allowance), stalled, bad, let_go, waiting }
     }
     /// Sets how many more writes and flushes pass.
     pub fn allow(&self, n: i64) {
@@ -29,6 +31,10 @@ impl Faulty {
     pub fn stall(&self, bytes: Range<u64>) {
         *self.stalled.lock() = bytes;
         self.let_go.notify_all();
+    }
+    /// From now on writes of these bytes fail, until others do instead, or none.
+    pub fn spoil(&self, bytes: Range<u64>) {
+        *self.bad.lock() = bytes;
     }
     /// Reads and writes that wait.
     pub fn waiting(&self) -> usize {
@@ -60,6 +66,10 @@ impl Device for Faulty {
     }
     fn write(&self, offset: u64, data: &[u8], flags: WriteFlags) -> io::Result<()> {
         self.pass(offset, data.len());
+        let bad = self.bad.lock().clone();
+        if bad.start < offset + data.len() as u64 && offset < bad.end {
+            return Err(io::Error::from_raw_os_error(5));
+        }
         self.spend()?;
         self.base.write(offset, data, flags)
     }

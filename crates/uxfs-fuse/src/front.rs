@@ -2,6 +2,7 @@
 
 use crate::CacheMode;
 use crate::attributes::{Numbers, change, entry_kind};
+use crate::failures::Failures;
 use crate::handles::Handles;
 use std::sync::Arc;
 use uxfs::{Acl, Allocate, AttrName, Domain, Error, Fs, How, IoMode, Make, Rename, Seek, SetAttr, SetMode, Stat, acl_name};
@@ -18,6 +19,7 @@ pub struct Front {
     cache: CacheMode,
     io_mode: IoMode,
     open: Handles,
+    failures: Failures,
 }
 
 /// What the kernel is told of an error.
@@ -29,7 +31,7 @@ impl Front {
     /// Serves `fs`, whose data is cached there.
     pub fn new(fs: Arc<Fs>, cache: CacheMode, io_mode: IoMode) -> Front {
         let numbers = Numbers { root: fs.root(), blksize: fs.statfs().block_size };
-        Front { numbers, fs, cache, io_mode, open: Handles::default() }
+        Front { numbers, fs, cache, io_mode, open: Handles::default(), failures: Failures::default() }
     }
 
     /// How a file that is being opened is read and written: as who opens it says, else as the file does, else as the mount does.
@@ -282,12 +284,13 @@ impl Serve for Front {
         self.open.remove(file.handle);
     }
 
-    fn fsync(&self, file: File) -> Result<()> {
-        let synced = match self.open.get(file.handle) {
-            Some(f) => f.fsync(),
-            None => self.fs.fsync(self.ino(file.node)),
-        };
-        synced.map_err(errno)
+    fn fsync(&self, by: Caller, file: File) -> Result<()> {
+        if let Some(f) = self.open.get(file.handle) {
+            return f.fsync().map_err(errno);
+        }
+        let ino = self.ino(file.node);
+        let which = || (ino, self.fs.stat(ino).map_or(0, |s| s.generation));
+        self.failures.tell(by.pid, self.fs.fsync(ino).map_err(errno), which)
     }
 
     fn fsyncdir(&self, node: u64) -> Result<()> {

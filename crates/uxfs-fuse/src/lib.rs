@@ -4,6 +4,7 @@
 //! it itself. It checks permissions, too (`default_permissions`). Nothing about the disk is decided here.
 
 mod attributes;
+mod failures;
 mod front;
 mod handles;
 mod ioctl;

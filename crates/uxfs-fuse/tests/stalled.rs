@@ -1,9 +1,9 @@
-//! A mount on a device that does not answer for one file (needs root and /dev/fuse).
+//! A mount on a device that does not answer for one file, or fails (needs root and /dev/fuse).
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -188,5 +188,39 @@ fn what_waits_for_the_log_stops_no_reader() {
         assert!(synced.iter().all(|s| !s.is_finished()));
         dev.stall(0..0);
         synced.into_iter().for_each(|s| s.join().unwrap().unwrap().unwrap());
+    }
+}
+
+/// What was written to a file is lost: each process that was there when somebody was told of it is told, once.
+#[test]
+fn each_process_is_told_once_of_what_is_lost() {
+    let _offered = offer_io_uring().unwrap();
+    for (cache, io_uring) in [(CacheMode::Writethrough, false), (CacheMode::Writeback, false), (CacheMode::Writeback, true)] {
+        let base: DeviceRef = Arc::new(Memory::new(SIZE));
+        uxfs_mkfs::format(&*base, &uxfs_mkfs::Options::new(SIZE, [5; 16])).unwrap();
+        let dev = Arc::new(Faulty::new(base, i64::MAX));
+        let m = Mount::new(dev.clone(), cache, io_uring);
+        let path = m.path("f");
+        let f = File::create(&path).unwrap();
+        f.write_all_at(&[1; 8192], 0).unwrap();
+        f.sync_all().unwrap();
+        let begin = m.fs.extents(fs::metadata(&path).unwrap().ino()).unwrap()[0].start;
+        // It is one process all the time.
+        let waits =
+            Command::new("sh").args(["-c", "read x; exec sync -d \"$0\""]).arg(&path).stdin(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let mut waits = waits.unwrap();
+        dev.spoil(begin..begin + 8192);
+        f.write_all_at(&[2; 8192], 0).unwrap();
+        let lost = f.sync_all().unwrap_err();
+        assert_eq!(lost.raw_os_error(), Some(5), "{cache:?}");
+        dev.spoil(0..0);
+        f.sync_all().unwrap();
+        File::open(&path).unwrap().sync_all().unwrap();
+        drop(waits.stdin.take());
+        assert!(!waits.wait().unwrap().success(), "{cache:?}: who had no part in it does not know");
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(Command::new("sync").arg("-d").arg(&path).status().unwrap().success(), "{cache:?}: who came later is told");
+        f.write_all_at(&[3; 8192], 0).unwrap();
+        f.sync_all().unwrap();
     }
 }

@@ -88,7 +88,7 @@ impl<'a> Request<'a> {
     }
 
     fn by(&self) -> Caller {
-        Caller { uid: self.header.uid, gid: self.header.gid }
+        Caller { uid: self.header.uid, gid: self.header.gid, pid: self.header.pid }
     }
 
     fn file(&self, handle: u64) -> File {
@@ -216,7 +216,7 @@ impl<'a> Request<'a> {
                 Ok(())
             }
             opcode::DESTROY => Ok(()),
-            opcode::FSYNC => s.fsync(self.file(self.only::<FsyncIn>()?.fh)),
+            opcode::FSYNC => s.fsync(self.by(), self.file(self.only::<FsyncIn>()?.fh)),
             opcode::FSYNCDIR => s.fsyncdir(node),
             opcode::SETXATTR => {
                 let (x, rest) = self.fixed::<SetxattrIn>()?;

@@ -17,6 +17,8 @@ pub struct Caller {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// Thread, as the server sees it; 0 if it does not.
+    pub pid: u32,
 }
 
 /// A moment.
@@ -363,7 +365,7 @@ pub trait Serve: Send + Sync + 'static {
     fn release(&self, file: File) {}
 
     /// Makes a file durable. May wait for long: others take requests meanwhile.
-    fn fsync(&self, file: File) -> Result<()> {
+    fn fsync(&self, by: Caller, file: File) -> Result<()> {
         Err(Errno::NOSYS)
     }
 

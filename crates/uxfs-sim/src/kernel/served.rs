@@ -62,7 +62,7 @@ impl Serve for Files {
         Ok(data.len())
     }
 
-    fn fsync(&self, file: File) -> Result<()> {
+    fn fsync(&self, _: Caller, file: File) -> Result<()> {
         self.device(file.node)?.flush().map_err(errno)
     }
 }
