@@ -9,7 +9,7 @@ use uxfs_device::Device;
 use uxfs_format::attr::{flag as attr_flag, sf_entries};
 use uxfs_format::btree::{self, TreeKind};
 use uxfs_format::bytes::{get8, get16, get32, get64, slice};
-use uxfs_format::dir::ShortForm;
+use uxfs_format::dir::{ShortForm, with_types};
 use uxfs_format::extent::{EXTENT_SIZE, Extent};
 use uxfs_format::inode::{Core, Format, INODE_CRC, Timestamp, flag, flag2, mode};
 use uxfs_format::{AgNumber, FsBlock, Geometry, Ino, Kind, ag, crc};
@@ -191,13 +191,18 @@ fn pointer(v: u64, bytes: usize) -> String {
     if v == null { "null".into() } else { v.to_string() }
 }
 
-fn checksum(b: &[u8], at: usize) -> String {
+fn checksum(g: &Geometry, b: &[u8], at: usize) -> String {
     // It lies with the low byte first, and is shown as if it did not.
-    let held = get32(b, at);
-    format!("{held:#x} ({})", if crc::verify(b, at) { "correct" } else { "bad" })
+    let held = hex(get32(b, at).into());
+    let word = match crc::verify(b, at) {
+        _ if !g.v5() => "unchecked",
+        true => "correct",
+        false => "bad",
+    };
+    format!("{held} ({word})")
 }
 
-fn fields(b: &[u8], list: &[Field], out: &mut dyn Write) -> Result<()> {
+fn fields(g: &Geometry, b: &[u8], list: &[Field], out: &mut dyn Write) -> Result<()> {
     for (name, at, how) in list {
         let shown = match *how {
             As::Number(n) => number(b, *at, n).to_string(),
@@ -205,7 +210,7 @@ fn fields(b: &[u8], list: &[Field], out: &mut dyn Write) -> Result<()> {
             As::Pointer(n) => pointer(number(b, *at, n), n),
             As::Uuid => uxfs_mkfs::uuid_text(&slice(b, *at, 16).try_into().unwrap_or_default()),
             As::Text(n) => text(slice(b, *at, n)),
-            As::Crc => checksum(b, *at),
+            As::Crc => checksum(g, b, *at),
         };
         writeln!(out, "{name} = {shown}")?;
     }
@@ -222,9 +227,6 @@ pub fn dump(source: &Source, what: &str, number: u64, out: &mut impl Write) -> R
     let mut head = vec![0; 4096];
     dev.read(0, &mut head)?;
     let (g, _) = Geometry::parse(&head)?;
-    if !g.v5() {
-        bail!("{}: structures of version 4 are not shown", source.name());
-    }
     let group = || match u32::try_from(number) {
         Ok(n) if n < g.agcount => Ok(AgNumber(n)),
         _ => bail!("there is no group {number}: {} has {}", source.name(), g.agcount),
@@ -235,21 +237,21 @@ pub fn dump(source: &Source, what: &str, number: u64, out: &mut impl Write) -> R
         Ok(b)
     };
     match what {
-        "sb" => fields(&header(0)?, SB, out),
-        "agf" => fields(&header(1)?, AGF, out),
+        "sb" => fields(&g, &header(0)?, SB, out),
+        "agf" => fields(&g, &header(1)?, AGF, out),
         "agi" => {
             let b = header(2)?;
             let (upper, lower) = AGI.split_at(10);
-            fields(&b, upper, out)?;
+            fields(&g, &b, upper, out)?;
             let used = (0..ag::UNLINKED_BUCKETS).map(|i| (i, get32(&b, 40 + 4 * i))).filter(|u| u.1 != u32::MAX);
             let used: Vec<String> = used.map(|(i, v)| format!("{i}:{v}")).collect();
             writeln!(out, "unlinked[0-63] = {}", used.join(" "))?;
-            fields(&b, lower, out)?;
-            fields(&b, if g.has_ro(uxfs_format::superblock::ro_compat::INOBTCNT) { AGI_COUNTS } else { &[] }, out)
+            fields(&g, &b, lower, out)?;
+            fields(&g, &b, if g.has_ro(uxfs_format::superblock::ro_compat::INOBTCNT) { AGI_COUNTS } else { &[] }, out)
         }
         "agfl" => {
             let b = header(3)?;
-            fields(&b, AGFL, out)?;
+            fields(&g, &b, if g.v5() { AGFL } else { &[] }, out)?;
             let slots = ag::agfl_slots(&g);
             let list: Vec<String> = (0..slots).map(|i| format!("{i}:{}", pointer(ag::agfl_get(&g, &b, i).into(), 4))).collect();
             writeln!(out, "bno[0-{}] = {}", slots - 1, list.join(" "))?;
@@ -325,7 +327,23 @@ fn inode(dev: &dyn Device, g: &Geometry, ino: Ino, out: &mut dyn Write) -> Resul
     }
     row("core.gen", c.generation.to_string())?;
     row("next_unlinked", pointer(c.next_unlinked.into(), 4))?;
-    row("v3.crc", checksum(&b, INODE_CRC))?;
+    if g.v5() {
+        newer_core(g, &b, &c, out)?;
+    }
+    let core = g.core_size();
+    let (dsize, asize) = (c.data_fork_size(g).min(b.len() - core), c.attr_fork_size(g));
+    let name = if g.v5() { "u3" } else { "u" };
+    fork(g, slice(&b, core, dsize), name, c.format, c.nextents, c.kind(), c.size, out)?;
+    if asize > 0 && core + dsize + asize <= b.len() {
+        fork(g, slice(&b, core + dsize, asize), "a", c.aformat, c.anextents.into(), 0, 0, out)?;
+    }
+    Ok(())
+}
+
+/// What inodes of version 3 have beside the older ones.
+fn newer_core(g: &Geometry, b: &[u8], c: &Core, out: &mut dyn Write) -> Result<()> {
+    let mut row = |name: &str, value: String| writeln!(out, "{name} = {value}");
+    row("v3.crc", checksum(g, b, INODE_CRC))?;
     row("v3.change_count", c.changecount.to_string())?;
     row("v3.lsn", hex(c.lsn.0))?;
     row("v3.flags2", hex(c.flags2))?;
@@ -333,7 +351,7 @@ fn inode(dev: &dyn Device, g: &Geometry, ino: Ino, out: &mut dyn Write) -> Resul
     row("v3.crtime.sec", time(c.crtime))?;
     row("v3.crtime.nsec", c.crtime.nsec.to_string())?;
     row("v3.inumber", c.ino.0.to_string())?;
-    row("v3.uuid", uxfs_mkfs::uuid_text(&slice(&b, 160, 16).try_into().unwrap_or_default()))?;
+    row("v3.uuid", uxfs_mkfs::uuid_text(&slice(b, 160, 16).try_into().unwrap_or_default()))?;
     for (name, bit) in [
         ("reflink", flag2::REFLINK),
         ("cowextsz", flag2::COWEXTSIZE),
@@ -343,16 +361,10 @@ fn inode(dev: &dyn Device, g: &Geometry, ino: Ino, out: &mut dyn Write) -> Resul
     ] {
         row(&format!("v3.{name}"), u8::from(c.flags2 & bit != 0).to_string())?;
     }
-    let core = g.core_size();
-    let (dsize, asize) = (c.data_fork_size(g).min(b.len() - core), c.attr_fork_size(g));
-    fork(slice(&b, core, dsize), "u3", c.format, c.nextents, c.kind(), c.size, out)?;
-    if asize > 0 && core + dsize + asize <= b.len() {
-        fork(slice(&b, core + dsize, asize), "a", c.aformat, c.anextents.into(), 0, 0, out)?;
-    }
     Ok(())
 }
 
-fn fork(b: &[u8], name: &str, f: Format, extents: u64, kind: u16, size: u64, out: &mut dyn Write) -> Result<()> {
+fn fork(g: &Geometry, b: &[u8], name: &str, f: Format, extents: u64, kind: u16, size: u64, out: &mut dyn Write) -> Result<()> {
     match f {
         Format::Dev => writeln!(out, "{name}.dev = {:#x}", get32(b, 0))?,
         Format::Extents if extents == 0 => {}
@@ -383,15 +395,20 @@ fn fork(b: &[u8], name: &str, f: Format, extents: u64, kind: u16, size: u64, out
             }
         }
         Format::Local if kind == mode::DIR => {
-            let s = ShortForm(b);
+            // Where entries bear no types, the form has another name.
+            let typed = if g.ftype() { b.to_vec() } else { with_types(b).map_err(|m| anyhow::anyhow!(m))? };
+            let (s, name) = (ShortForm(&typed), format!("{name}.sfdir{}", if g.ftype() { 3 } else { 2 }));
             let width = if s.wide() { "i8" } else { "i4" };
-            writeln!(out, "u3.sfdir3.hdr.count = {}\nu3.sfdir3.hdr.i8count = {}", s.count(), get8(b, 1))?;
-            writeln!(out, "u3.sfdir3.hdr.parent.{width} = {}", s.parent().0)?;
+            writeln!(out, "{name}.hdr.count = {}\n{name}.hdr.i8count = {}", s.count(), get8(b, 1))?;
+            writeln!(out, "{name}.hdr.parent.{width} = {}", s.parent().0)?;
             for (i, e) in s.entries().enumerate() {
                 let e = e.map_err(|m| anyhow::anyhow!(m))?;
-                let at = format!("u3.sfdir3.list[{i}]");
+                let at = format!("{name}.list[{i}]");
                 writeln!(out, "{at}.namelen = {}\n{at}.offset = {:#x}\n{at}.name = {}", e.name.len(), e.offset, text(e.name))?;
-                writeln!(out, "{at}.inumber.{width} = {}\n{at}.filetype = {}", e.ino.0, e.ftype)?;
+                writeln!(out, "{at}.inumber.{width} = {}", e.ino.0)?;
+                if g.ftype() {
+                    writeln!(out, "{at}.filetype = {}", e.ftype)?;
+                }
             }
         }
         Format::Local => writeln!(out, "{name}.symlink = {}", text(&b[..(size as usize).min(b.len())]))?,
@@ -418,8 +435,10 @@ fn block(dev: &dyn Device, g: &Geometry, at: FsBlock, out: &mut dyn Write) -> Re
     let Some(Kind::Btree(t)) = Kind::sniff(&b) else {
         bail!("block {} is no block of a tree; only those are shown, beside headers and inodes", at.0);
     };
-    fields(&b, if t == TreeKind::Bmap { LONG } else { SHORT }, out)?;
-    let (s, n) = (t.shape(), btree::numrecs(&b));
+    let all = if t == TreeKind::Bmap { LONG } else { SHORT };
+    // In version 4 the header ends with the neighbours.
+    fields(g, &b, if g.v5() { all } else { &all[..5] }, out)?;
+    let (s, n) = (t.shape_in(g), btree::numrecs(&b));
     let n = n.min(s.max(g.blocksize, btree::level(&b)));
     let range = if n == 1 { "1".into() } else { format!("1-{n}") };
     if btree::level(&b) > 0 {
