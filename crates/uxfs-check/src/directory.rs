@@ -7,10 +7,10 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use uxfs_format::bytes::{get16, get32};
 use uxfs_format::da;
-use uxfs_format::dir::{self, FreeCounts, Item, NULL_BEST, ShortForm, bestfree, data_items};
+use uxfs_format::dir::{self, FreeCounts, Item, NULL_BEST, ShortForm, bestfree, data_items, ftype};
 use uxfs_format::extent::Extent;
 use uxfs_format::hash::name_hash;
-use uxfs_format::inode::Core;
+use uxfs_format::inode::{Core, mode};
 use uxfs_format::{DiskAddr, Ino, Kind};
 
 /// Header of an inline directory without the parent.
@@ -133,6 +133,9 @@ impl Checker<'_> {
             let Ok(Item::Entry(e)) = item else { continue };
             let address = (d * u64::from(self.g.dirblocksize()) + e.at as u64) >> 3;
             w.have.push((name_hash(e.name).0, address as u32));
+            if matches!(e.name, b"." | b"..") && self.g.ftype() && e.ftype != ftype::of_mode(mode::DIR) {
+                self.bad_dir(w.ino, "has an entry . or .. that is of another type");
+            }
             match e.name {
                 b"." => {
                     w.dots.0 = true;

@@ -123,7 +123,11 @@ impl Checker<'_> {
         let (sized, inherited, cow) = (set(flag::EXTSIZE), set(flag::EXTSZINHERIT), c.flags2 & flag2::COWEXTSIZE != 0);
         let most = (self.g.agblocks / 2).min(extent::MAX_EXTENT);
         let of_all = [
-            (!metadata || self.metadata_root.is_some() && ino != self.g.rootino, "says that it is metadata, which it cannot be"),
+            (
+                !metadata || c.mode != 0 && self.metadata_root.is_some() && ino != self.g.rootino,
+                "says that it is metadata, which it cannot be",
+            ),
+            (c.flags2 & !flag2::ALL == 0, "has flags that there are not"),
             (c.mode != 0 || c.nblocks == 0 && c.nextents == 0 && c.anextents == 0, "is free, but counts blocks or extents"),
         ];
         let of_used = [
@@ -131,7 +135,8 @@ impl Checker<'_> {
             (c.forkoff != 0 || c.aformat == Format::Extents, "has no attributes, but a form of them"),
             (!set(flag::REALTIME) || self.sb.rblocks.get() > 0, "lies on a realtime device, which the volume does not have"),
             (metadata || b[4] == 1 || get16(b, 6) == 0, "counts names where only old inodes do"),
-            (c.flags & !flag::ALL == 0 && c.flags2 & !flag2::ALL == 0, "has flags that there are not"),
+            (c.flags & !flag::ALL == 0, "has flags that there are not"),
+            (c.flags2 & flag2::NREXT64 == 0 || get16(b, 80) == 0, "counts extents where it counts them no more"),
             (is(mode::DIR) || !set(flag::RTINHERIT | flag::PROJINHERIT), "is no directory, but has flags of one"),
             (!set(flag::NEWRTBM) || ino.0 == self.sb.rbmino.get(), "says that it is the realtime bitmap"),
             ((sized || inherited) == (c.extsize != 0) && c.extsize <= most, "has an extent size hint that does not fit its flag"),
@@ -176,8 +181,9 @@ impl Checker<'_> {
             let Some(b) = b else { return };
             i += u64::from(len);
             let n = left.min(b.len() - header);
-            if !bare && (Kind::Symlink.owner(&b) != Some(ino.0) || get32(&b, 8) as usize != n) {
-                return self.bad_inode(ino, "symlink", "has a target block of another owner or length");
+            let place = (get32(&b, 4) as usize, get32(&b, 8) as usize);
+            if !bare && (Kind::Symlink.owner(&b) != Some(ino.0) || place != (core.size as usize - left, n)) {
+                return self.bad_inode(ino, "symlink", "has a target block of another owner, place or length");
             }
             self.target(ino, &b[header..header + n]);
             left -= n;

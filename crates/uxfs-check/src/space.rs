@@ -61,6 +61,9 @@ impl Checker<'_> {
             if get16(&b, 176) & foreign != 0 {
                 self.add("superblock-quota", "superblock", Some(at), "has quota flags of another version");
             }
+            if self.metadata_root.is_some() && [64, 72, 160, 168, 232].iter().any(|o| get64(&b, *o) != 0) {
+                self.add("superblock-quota", "superblock", Some(at), "names inodes that belong into the metadata directory");
+            }
             if get64(&b, 16) == 0 && get64(&b, 152) != 0 {
                 self.add("superblock-frextents", "superblock", Some(at), "counts free realtime extents where there are none");
             }
