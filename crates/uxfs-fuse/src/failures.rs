@@ -39,8 +39,8 @@ impl Process {
 fn now() -> u64 {
     let uptime = read_to_string("/proc/uptime").unwrap_or_default();
     let seconds: Option<f64> = uptime.split_whitespace().next().and_then(|s| s.parse().ok());
-    // Where it is not to be had, everybody was there.
-    seconds.map_or(u64::MAX, |s| (s * TICKS) as u64)
+    // Where it is not to be had, everybody was there. Hundredths are seldom whole in binary: upwards, so that nobody who was there is missed.
+    seconds.map_or(u64::MAX, |s| (s * TICKS).ceil() as u64)
 }
 
 struct Failure {
