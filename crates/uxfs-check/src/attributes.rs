@@ -4,7 +4,7 @@ use crate::Checker;
 use crate::hashtree::{HashTree, Hashes};
 use std::collections::HashSet;
 use uxfs_format::attr::{self, Value, flag, leaf_entry, sf_entries};
-use uxfs_format::bytes::{get16, get32, get64};
+use uxfs_format::bytes::{get16, get32};
 use uxfs_format::da;
 use uxfs_format::extent::Extent;
 use uxfs_format::inode::{Core, Format};
@@ -108,7 +108,7 @@ impl Checker<'_> {
                 return;
             }
             let n = get32(&b, 8) as usize;
-            if get64(&b, 32) != ino.0 || get32(&b, 4) as usize != done || n != payload.min(len - done) {
+            if Kind::AttrRemote.owner(&b) != Some(ino.0) || get32(&b, 4) as usize != done || n != payload.min(len - done) {
                 return self.bad_attr(ino, "has an attribute's value in a block of another owner, place or length");
             }
             done += n;

@@ -3,7 +3,6 @@
 use crate::Checker;
 use crate::hashtree::{HashTree, Hashes};
 use crate::names::Info;
-use std::borrow::Cow;
 use std::collections::HashSet;
 use uxfs_format::bytes::{get16, get32};
 use uxfs_format::da;
@@ -97,8 +96,7 @@ impl Checker<'_> {
     }
 
     fn short_form(&mut self, ino: Ino, b: &[u8], info: &mut Info) {
-        let typed = if self.g.ftype() { Ok(Cow::Borrowed(b)) } else { dir::with_types(b).map(Cow::Owned) };
-        let b = match typed {
+        let b = match dir::typed(b, &self.g) {
             Ok(b) => b,
             Err(what) => return self.bad_dir(ino, what),
         };

@@ -9,7 +9,7 @@ use uxfs_device::Device;
 use uxfs_format::attr::{flag as attr_flag, sf_entries};
 use uxfs_format::btree::{self, TreeKind};
 use uxfs_format::bytes::{get8, get16, get32, get64, slice};
-use uxfs_format::dir::{ShortForm, with_types};
+use uxfs_format::dir::{self, ShortForm};
 use uxfs_format::extent::{EXTENT_SIZE, Extent};
 use uxfs_format::inode::{Core, Format, INODE_CRC, Timestamp, flag, flag2, mode};
 use uxfs_format::{AgNumber, FsBlock, Geometry, Ino, Kind, ag, crc};
@@ -396,7 +396,7 @@ fn fork(g: &Geometry, b: &[u8], name: &str, f: Format, extents: u64, kind: u16, 
         }
         Format::Local if kind == mode::DIR => {
             // Where entries bear no types, the form has another name.
-            let typed = if g.ftype() { b.to_vec() } else { with_types(b).map_err(|m| anyhow::anyhow!(m))? };
+            let typed = dir::typed(b, g).map_err(|m| anyhow::anyhow!(m))?;
             let (s, name) = (ShortForm(&typed), format!("{name}.sfdir{}", if g.ftype() { 3 } else { 2 }));
             let width = if s.wide() { "i8" } else { "i4" };
             writeln!(out, "{name}.hdr.count = {}\n{name}.hdr.i8count = {}", s.count(), get8(b, 1))?;

@@ -42,7 +42,7 @@ impl Faulty {
     }
     fn pass(&self, offset: u64, len: usize) {
         let mut stalled = self.stalled.lock();
-        while stalled.start < offset + len as u64 && offset < stalled.end {
+        while touches(&stalled, offset, len) {
             self.waiting.fetch_add(1, Ordering::SeqCst);
             self.let_go.wait(&mut stalled);
             self.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -51,6 +51,11 @@ impl Faulty {
     fn spend(&self) -> io::Result<()> {
         if self.allowance.fetch_sub(1, Ordering::SeqCst) > 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(5)) }
     }
+}
+
+/// True if `len` bytes from `offset` on are some of these.
+fn touches(bytes: &Range<u64>, offset: u64, len: usize) -> bool {
+    bytes.start < offset + len as u64 && offset < bytes.end
 }
 
 impl Device for Faulty {
@@ -66,8 +71,7 @@ impl Device for Faulty {
     }
     fn write(&self, offset: u64, data: &[u8], flags: WriteFlags) -> io::Result<()> {
         self.pass(offset, data.len());
-        let bad = self.bad.lock().clone();
-        if bad.start < offset + data.len() as u64 && offset < bad.end {
+        if touches(&self.bad.lock(), offset, data.len()) {
             return Err(io::Error::from_raw_os_error(5));
         }
         self.spend()?;

@@ -2,6 +2,7 @@
 
 use crate::bytes::*;
 use crate::*;
+use std::borrow::Cow;
 
 /// Block form: `XDB3`
 pub const BLOCK_MAGIC: u32 = 0x5844_4233;
@@ -107,6 +108,14 @@ pub fn with_types(fork: &[u8]) -> Result<Vec<u8>, &'static str> {
         at = end;
     }
     Ok(out)
+}
+
+/// A short form whose entries bear file types: as it is where the volume has them, else [`with_types`].
+///
+/// # Errors
+/// An entry runs past the end.
+pub fn typed<'a>(fork: &'a [u8], g: &Geometry) -> Result<Cow<'a, [u8]>, &'static str> {
+    if g.ftype() { Ok(Cow::Borrowed(fork)) } else { with_types(fork).map(Cow::Owned) }
 }
 
 /// Bytes of a data entry with a name of `n` bytes.

@@ -205,9 +205,14 @@ impl Kind {
         kind.verify_inner(b, at, g, with_crc).map_err(|what| Corruption { structure: kind.name(), place: at, what })
     }
 
-    /// True for a block of a volume of version 4.
+    /// True for a block of this kind of a volume of version 4.
     fn is_old(self, b: &[u8]) -> bool {
-        btree::old_kind(b).is_some() || dir::is_old(b) || (self.is_da() || self == Kind::DaAny) && da::is_old(b)
+        match self {
+            Kind::Btree(_) => btree::old_kind(b).is_some(),
+            Kind::DirBlock | Kind::DirData | Kind::DirFree => dir::is_old(b),
+            Kind::DirLeaf1 | Kind::DirLeafN | Kind::DaNode | Kind::AttrLeaf | Kind::DaAny => da::is_old(b),
+            Kind::Superblock | Kind::Agf | Kind::Agi | Kind::Agfl | Kind::Inode | Kind::AttrRemote | Kind::Symlink => false,
+        }
     }
 
     /// The inode, or of a group's tree the group, that a block says it belongs to; blocks of version 4 say nothing.

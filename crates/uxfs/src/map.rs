@@ -134,7 +134,7 @@ pub fn load(inode: &Inode, which: Which) -> Result<()> {
         let at = vol.geo.fsb_daddr(FsBlock(ptr));
         let b = vol.bufs.read(&[(at, vol.geo.bb_per_block())], Kind::Btree(TreeKind::Bmap), &vol.geo)?;
         let d = b.data();
-        if level(&d) + 1 != lvl || vol.geo.v5() && get64(&d, 56) != inode.ino.0 {
+        if level(&d) + 1 != lvl || b.kind().owner(&d).is_some_and(|o| o != inode.ino.0) {
             return Err(vol.corrupt(inode.ino, "has a bmbt block of another level or owner"));
         }
         if lvl > 1 {

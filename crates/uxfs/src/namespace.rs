@@ -311,7 +311,7 @@ impl Names {
             let d = b.data();
             let bytes = uxfs_format::bytes::get32(&d, 8) as usize;
             let fits = out.len() as u64 + bytes as u64 <= core.size && REMOTE_HEADER + bytes <= d.len();
-            if uxfs_format::bytes::get64(&d, 32) != inode.ino.0 || !fits {
+            if Kind::Symlink.owner(&d) != Some(inode.ino.0) || !fits {
                 return Err(self.vol.corrupt(inode.ino, "has a link target in another's block"));
             }
             out.extend_from_slice(&d[REMOTE_HEADER..REMOTE_HEADER + bytes]);

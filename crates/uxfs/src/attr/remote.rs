@@ -9,7 +9,7 @@ use crate::trans::Trans;
 use std::sync::Arc;
 use uxfs_device::WriteFlags;
 use uxfs_format::attr::{REMOTE_MAGIC, remote_blocks};
-use uxfs_format::bytes::{get32, get64};
+use uxfs_format::bytes::get32;
 use uxfs_format::extent::Extent;
 use uxfs_format::symlink::{self, REMOTE_HEADER};
 use uxfs_format::{FileBlock, Kind, Lsn};
@@ -64,7 +64,7 @@ pub(super) fn read(inode: &Inode, first: u32, len: usize) -> Result<Vec<u8>> {
         uxfs_sync::blocking(|| inode.vol.dev.read(at.0 * 512, &mut b))?;
         Kind::AttrRemote.verify(&b, at, g, true)?;
         let bytes = get32(&b, 8) as usize;
-        if get64(&b, 32) != inode.ino.0 || get32(&b, 4) as usize != out.len() || out.len() + bytes > len {
+        if Kind::AttrRemote.owner(&b) != Some(inode.ino.0) || get32(&b, 4) as usize != out.len() || out.len() + bytes > len {
             return Err(inode.vol.corrupt(inode.ino, "has an attribute whose value's blocks are another's"));
         }
         out.extend_from_slice(&b[REMOTE_HEADER..REMOTE_HEADER + bytes]);
