@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use uxfs_transport::abi::{init, open};
-use uxfs_transport::{Attr, Caller, Change, Entry, File, New, Opened, Options, Result as Answer, Serve, mount};
+use uxfs_transport::{Attr, Caller, Change, Data, Entry, File, New, Opened, Options, Result as Answer, Serve, mount};
 
 /// The bit by which numbers of directories are known.
 const DIRECTORY: u64 = 1 << 40;
@@ -54,7 +54,7 @@ impl Serve for Null {
         Ok(())
     }
 
-    fn write(&self, _: Caller, _: File, _: u64, data: &[u8], _: u32) -> Answer<usize> {
+    fn write(&self, _: Caller, _: File, _: u64, data: Data<'_>, _: u32) -> Answer<usize> {
         Ok(data.len())
     }
 

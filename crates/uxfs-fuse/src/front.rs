@@ -7,7 +7,7 @@ use crate::handles::Handles;
 use std::sync::Arc;
 use uxfs::{Acl, Allocate, AttrName, Domain, Error, Fs, How, IoMode, Make, Rename, Seek, SetAttr, SetMode, Stat, acl_name};
 use uxfs_transport::abi::{init, open, write};
-use uxfs_transport::{Attr, Caller, Change, Entry, Errno, File, Listing, New, Opened, Result, Serve, Statfs};
+use uxfs_transport::{Attr, Caller, Change, Data, Entry, Errno, File, Listing, New, Opened, Result, Serve, Statfs};
 
 /// Bytes that one request copies; whoever wants more asks again.
 const MOST_COPIED: u64 = 256 << 20;
@@ -253,18 +253,25 @@ impl Serve for Front {
         read.map_err(errno)
     }
 
-    fn write(&self, by: Caller, file: File, offset: u64, data: &[u8], flags: u32) -> Result<usize> {
-        let ino = self.ino(file.node);
+    fn write(&self, by: Caller, file: File, offset: u64, data: Data<'_>, flags: u32) -> Result<usize> {
+        let (ino, asked) = (self.ino(file.node), data.len());
         // For O_APPEND the kernel holds the file and gives the end as the offset.
-        let written = self.lend_less_written(ino, flags).and_then(|()| match self.open.get(file.handle) {
-            Some(f) => f.write(offset, data),
-            None => self.fs.write_with(ino, offset, data, false, How { mode: IoMode::Buffered, domain: Domain(by.uid) }),
+        let how = How { mode: IoMode::Buffered, domain: Domain(by.uid) };
+        let written = self.lend_less_written(ino, flags).and_then(|()| match (self.open.get(file.handle), data) {
+            (Some(f), Data::Lent(data)) => f.write(offset, data),
+            (Some(f), Data::Given { buffer, part }) => f.write_given(offset, buffer, part),
+            (None, Data::Lent(data)) => self.fs.write_with(ino, offset, data, false, how),
+            (None, Data::Given { buffer, part }) => self.fs.write_given(ino, offset, buffer, part, how),
         });
         match written.map_err(errno)? {
             // What the kernel writes back from its cache it cannot write in part.
-            n if n < data.len() && flags & write::CACHE != 0 => Err(Errno::NOSPC),
+            n if n < asked && flags & write::CACHE != 0 => Err(Errno::NOSPC),
             n => Ok(n),
         }
+    }
+
+    fn buffer(&self, bytes: usize) -> Option<Vec<u8>> {
+        Some(self.fs.buffer(bytes))
     }
 
     fn statfs(&self) -> Result<Statfs> {

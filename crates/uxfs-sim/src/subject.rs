@@ -48,7 +48,11 @@ impl Subject for Fs {
             // Some go past the cache: that promises nothing else.
             Op::Write { id, at, len, fill } => {
                 let mode = [IoMode::Direct, IoMode::DropBehind].get(usize::from(fill % 5)).copied().unwrap_or_default();
-                let done = self.write_with(ino(id), *at, &vec![*fill; *len as usize], false, mode);
+                let data = vec![*fill; *len as usize];
+                let done = match fill % 2 {
+                    0 => self.write_given(ino(id), *at, data, 0..*len as usize, mode),
+                    _ => self.write_with(ino(id), *at, &data, false, mode),
+                };
                 done.and_then(|n| if n < *len as usize { Err(Error::NoSpace) } else { Ok(()) })
             }
             Op::Clone { from, to, at, len } => self.clone_range((ino(from), *at), (ino(to), *at), *len),

@@ -438,6 +438,8 @@ impl Worker<'_> {
         let id = self.file()?;
         let at = if self.chance.below(2) == 0 { self.size(id) } else { self.chance.below(LONGEST / 2) }.min(LONGEST);
         let len = 1 + self.chance.below(if self.chance.below(4) == 0 { 60_000 } else { 5000 });
+        // Whole blocks are kept as they are by whoever takes them.
+        let (at, len) = if self.chance.below(4) == 0 { (at / BLOCK * BLOCK, len.next_multiple_of(BLOCK)) } else { (at, len) };
         Some(Op::Write { id, at, len, fill: 1 + (n % 255) as u8 })
     }
 

@@ -14,9 +14,23 @@ pub struct Aligned {
 impl Aligned {
     /// `before` bytes, at most a page of them, and after them `len` from where a page begins.
     pub fn new(before: usize, len: usize) -> Aligned {
-        let bytes = vec![0; before + PAGE + len];
+        Aligned::of(vec![0; Aligned::bytes(before, len)], before)
+    }
+
+    /// Bytes of memory for so many before and after.
+    pub fn bytes(before: usize, len: usize) -> usize {
+        before + PAGE + len
+    }
+
+    /// The same, in a buffer that is there, of at least [`Aligned::bytes`].
+    pub fn of(bytes: Vec<u8>, before: usize) -> Aligned {
         let page = bytes.as_ptr().align_offset(PAGE);
         Aligned { from: if page < before { page + PAGE - before } else { page - before }, bytes }
+    }
+
+    /// The buffer, and where in it both parts begin.
+    pub fn into_parts(self) -> (Vec<u8>, usize) {
+        (self.bytes, self.from)
     }
 
     /// So many bytes of both parts.

@@ -1,12 +1,13 @@
 //! Requests read from /dev/fuse, a thread a request.
 
-use crate::abi::{InHeader, OutHeader, WriteIn};
+use crate::abi::{InHeader, OutHeader, WriteIn, opcode};
 use crate::attach::open_device;
 use crate::buffers::Aligned;
 use crate::request::{Body, Request, SMALL};
 use crate::session::Session;
-use crate::{MAX_WRITE, Result};
+use crate::{Data, MAX_WRITE, Result};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use zerocopy::IntoBytes;
 
 /// Bytes before a write's data.
 const BEFORE_DATA: usize = size_of::<InHeader>() + size_of::<WriteIn>();
+/// Bytes of a write whose data is not given away, at most: of less the server would keep much more than it needs.
+const MOST_COPIED: usize = BEFORE_DATA + MAX_WRITE / 4 * 3;
 /// Bytes before an answer's.
 pub const BEFORE_ANSWER: usize = size_of::<OutHeader>();
 
@@ -34,15 +37,15 @@ pub fn room() -> Aligned {
     Aligned::new(BEFORE_DATA, MAX_WRITE)
 }
 
-/// Reads a request; `None` when the mount is gone.
+/// Reads a request; how many bytes it has, `None` when the mount is gone.
 ///
 /// # Errors
 /// The kernel's.
-pub fn receive<'a>(fd: &OwnedFd, buf: &'a mut Aligned) -> io::Result<Option<&'a [u8]>> {
+pub fn receive(fd: &OwnedFd, buf: &mut Aligned) -> io::Result<Option<usize>> {
     let buf = buf.first(BEFORE_DATA + MAX_WRITE);
     loop {
         match rustix::io::read(fd, &mut *buf) {
-            Ok(n) => return Ok(Some(&buf[..n])),
+            Ok(n) => return Ok(Some(n)),
             // Whoever asked has gone meanwhile.
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
             Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
@@ -79,6 +82,18 @@ fn answer(session: &Session, fd: &OwnedFd, r: &Request<'_>) {
     }
 }
 
+/// Answers a write that fills most of what it was read to: its data is given away with that, to a server that takes it. Returns false,
+/// and nothing is done, if it does not.
+fn give(session: &Session, fd: &OwnedFd, header: InHeader, buf: &mut Aligned, len: usize) -> bool {
+    let Some(next) = session.serve.buffer(Aligned::bytes(BEFORE_DATA, MAX_WRITE)) else { return false };
+    let mut before = [0; BEFORE_DATA];
+    before.copy_from_slice(buf.first(BEFORE_DATA));
+    let (buffer, at) = std::mem::replace(buf, Aligned::of(next, BEFORE_DATA)).into_parts();
+    let given = Data::Given { buffer, part: at + BEFORE_DATA..at + len };
+    answer(session, fd, &Request { header, args: &before[size_of::<InHeader>()..], rest: None, data: Cell::new(Some(given)) });
+    true
+}
+
 /// Answers requests until the mount is gone.
 ///
 /// # Errors
@@ -86,9 +101,15 @@ fn answer(session: &Session, fd: &OwnedFd, r: &Request<'_>) {
 pub fn serve(session: &Arc<Session>, fd: &Arc<OwnedFd>) -> io::Result<()> {
     session.relay.join();
     let mut buf = room();
-    while let Some(bytes) = receive(fd, &mut buf)? {
+    while let Some(len) = receive(fd, &mut buf)? {
         let _turn = session.relay.begin();
-        let r = Request::parse(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a request of the kernel is cut short"))?;
+        let cut_short = |_| io::Error::new(io::ErrorKind::InvalidData, "a request of the kernel is cut short");
+        let header = Request::parse(buf.first(len)).map_err(cut_short)?.header;
+        if header.opcode == opcode::WRITE && len > MOST_COPIED && give(session, fd, header, &mut buf, len) {
+            continue;
+        }
+        let bytes = buf.first(len);
+        let r = Request::parse(bytes).map_err(cut_short)?;
         if !r.is_sync() {
             answer(session, fd, &r);
         } else if session.sync_begins() {

@@ -20,7 +20,7 @@ mod session;
 pub use attach::{Guests, Options, unmount};
 pub use ring::{Offer, offer_io_uring};
 pub use rustix::io::Errno;
-pub use serve::{Attr, Caller, Change, Entry, File, Listing, New, Opened, Result, Serve, Statfs, Time, When};
+pub use serve::{Attr, Caller, Change, Data, Entry, File, Listing, New, Opened, Result, Serve, Statfs, Time, When};
 
 use relay::Relay;
 use request::{Request, agree};
@@ -78,7 +78,8 @@ fn shake_hands(serve: &dyn Serve, fd: &OwnedFd, io_uring: bool) -> io::Result<()
     let gone = || io::Error::new(io::ErrorKind::NotConnected, "the mount went before it was used");
     let mut buf = classic::room();
     loop {
-        let r = Request::parse(classic::receive(fd, &mut buf)?.ok_or_else(gone)?)?;
+        let len = classic::receive(fd, &mut buf)?.ok_or_else(gone)?;
+        let r = Request::parse(buf.first(len))?;
         let mut out = [0; classic::BEFORE_ANSWER + size_of::<abi::InitOut>()];
         let mut send = |result, body: &abi::InitOut| {
             out[classic::BEFORE_ANSWER..].copy_from_slice(body.as_bytes());

@@ -1,8 +1,9 @@
 //! Requests, and what a server's answers are as bytes.
 
 use crate::abi::{self, *};
-use crate::serve::{Caller, Change, File, Listing, New, Result, Serve, Time, When, split_dev};
+use crate::serve::{Caller, Change, Data, File, Listing, New, Result, Serve, Time, When, split_dev};
 use rustix::io::Errno;
+use std::cell::Cell;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Bytes of the longest answer that has a fixed size.
@@ -18,6 +19,8 @@ pub struct Request<'a> {
     pub args: &'a [u8],
     /// What follows the fixed part, where that came apart from it.
     pub rest: Option<&'a [u8]>,
+    /// The data of a write that is given away.
+    pub data: Cell<Option<Data<'a>>>,
 }
 
 /// Where an answer is put.
@@ -61,6 +64,11 @@ fn name(b: &[u8]) -> Result<(&[u8], &[u8])> {
 }
 
 impl<'a> Request<'a> {
+    /// What came; `rest` is what follows the fixed part, where that came apart from it.
+    pub fn new(header: InHeader, args: &'a [u8], rest: Option<&'a [u8]>) -> Request<'a> {
+        Request { header, args, rest, data: Cell::new(None) }
+    }
+
     /// What came in one piece.
     ///
     /// # Errors
@@ -70,7 +78,7 @@ impl<'a> Request<'a> {
         if header.len as usize != bytes.len() {
             return Err(Errno::IO);
         }
-        Ok(Request { header, args, rest: None })
+        Ok(Request::new(header, args, None))
     }
 
     fn fixed<T: FromBytes>(&self) -> Result<(T, &'a [u8])> {
@@ -192,8 +200,9 @@ impl<'a> Request<'a> {
                 Ok(())
             }
             opcode::WRITE => {
-                let (w, data) = self.fixed::<WriteIn>()?;
-                let data = data.get(..w.size as usize).ok_or(Errno::INVAL)?;
+                let (w, rest) = self.fixed::<WriteIn>()?;
+                let mut data = self.data.take().unwrap_or(Data::Lent(rest));
+                data.truncate(w.size as usize).ok_or(Errno::INVAL)?;
                 let size = s.write(self.by(), self.file(w.fh), w.offset, data, w.write_flags)?;
                 body.put(&WriteOut { size: size as u32, padding: 0 })
             }
@@ -376,6 +385,9 @@ mod tests {
         fn getxattr(&self, _: u64, name: &[u8]) -> Result<Vec<u8>> {
             Ok(name.to_vec())
         }
+        fn write(&self, _: Caller, _: File, _: u64, data: Data<'_>, _: u32) -> Result<usize> {
+            Ok(data.iter().map(|b| usize::from(*b)).sum())
+        }
         fn read(&self, _: File, offset: u64, into: &mut [u8]) -> Result<usize> {
             into.fill(offset as u8);
             Ok(into.len())
@@ -408,6 +420,20 @@ mod tests {
     }
 
     #[test]
+    fn of_what_is_given_away_a_write_is_its_own_data() {
+        let wrote = |size: u32| {
+            let w = WriteIn { size, ..Default::default() };
+            let r = Request::new(InHeader { opcode: opcode::WRITE, ..Default::default() }, w.as_bytes(), None);
+            r.data.set(Some(Data::Given { buffer: vec![1, 2, 4, 8, 16], part: 1..4 }));
+            let mut into = [0; SMALL];
+            let mut body = Body::new(&mut into);
+            r.answer(&Echo, &mut body).map(|()| (body.len, into[0]))
+        };
+        assert_eq!([wrote(3), wrote(2), wrote(0)], [Ok((8, 14)), Ok((8, 6)), Ok((8, 0))]);
+        assert_eq!([wrote(4), wrote(u32::MAX)], [Err(Errno::INVAL); 2]);
+    }
+
+    #[test]
     fn whatever_comes_is_answered_or_refused() {
         let chance = uxfs_sync::Chance::seeded(7);
         for n in 0..200_000u32 {
@@ -435,7 +461,7 @@ mod tests {
         let agree = |first: InitIn, more: u32| {
             let args = [first.as_bytes(), more.as_bytes()].concat();
             let header = InHeader { opcode: opcode::INIT, ..Default::default() };
-            super::agree(&Request { header, args: &args, rest: None }, &Echo, false)
+            super::agree(&Request::new(header, &args, None), &Echo, false)
         };
         let flags = (init::INIT_EXT | init::POSIX_ACL) as u32;
         let kernel = InitIn { major: 7, minor: 99, max_readahead: 1, flags };

@@ -103,7 +103,7 @@ impl Room {
         let (header, _) = InHeader::read_from_prefix(headers.in_out.as_bytes()).map_err(|_| Errno::IO)?;
         let payload = self.payload.first(MAX_WRITE);
         let rest = payload.get(..headers.payload_bytes as usize).ok_or(Errno::IO)?;
-        let r = Request { header, args: headers.fixed.as_bytes(), rest: Some(rest) };
+        let r = Request::new(header, headers.fixed.as_bytes(), Some(rest));
         let (result, len) = match r.room() {
             SMALL => {
                 let mut small = [0; SMALL];
@@ -116,7 +116,7 @@ impl Room {
             _ => {
                 // A long answer takes the place of the little that was asked.
                 let rest = rest.to_vec();
-                let r = Request { header, args: headers.fixed.as_bytes(), rest: Some(&rest) };
+                let r = Request::new(header, headers.fixed.as_bytes(), Some(&rest));
                 let mut body = Body::new(self.payload.first(MAX_WRITE));
                 (session.ask(&r, &mut body), body.len)
             }

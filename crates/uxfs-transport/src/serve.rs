@@ -2,6 +2,7 @@
 
 use crate::abi::{Dirent, EntryOut, StatxOut, StatxTime, WireAttr};
 use rustix::io::Errno;
+use std::ops::{Deref, Range};
 use zerocopy::IntoBytes;
 
 /// What a request ends with: the kernel takes an error's number to whoever asked.
@@ -170,6 +171,41 @@ pub struct File {
     pub node: u64,
     /// What it was opened as.
     pub handle: u64,
+}
+
+/// What is to be written.
+pub enum Data<'a> {
+    /// Bytes that are there until the call returns.
+    Lent(&'a [u8]),
+    /// Bytes that are the server's now, with what they lie in: a buffer of [`Serve::buffer`], most of which they fill.
+    Given {
+        /// The buffer.
+        buffer: Vec<u8>,
+        /// Where they lie in it.
+        part: Range<usize>,
+    },
+}
+
+impl Data<'_> {
+    /// Leaves the first ones; `None` if there are not so many.
+    pub(crate) fn truncate(&mut self, len: usize) -> Option<()> {
+        match self {
+            Data::Lent(bytes) => *bytes = bytes.get(..len)?,
+            Data::Given { part, .. } => part.end = part.start + (len <= part.len()).then_some(len)?,
+        }
+        Some(())
+    }
+}
+
+impl Deref for Data<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Data::Lent(bytes) => bytes,
+            Data::Given { buffer, part } => &buffer[part.clone()],
+        }
+    }
 }
 
 /// Attributes that change.
@@ -352,8 +388,14 @@ pub trait Serve: Send + Sync + 'static {
     }
 
     /// Writes, with flags of [`crate::abi::write`]; how many bytes.
-    fn write(&self, by: Caller, file: File, offset: u64, data: &[u8], flags: u32) -> Result<usize> {
+    fn write(&self, by: Caller, file: File, offset: u64, data: Data<'_>, flags: u32) -> Result<usize> {
         Err(Errno::NOSYS)
+    }
+
+    /// A buffer of so many bytes, whatever they are, to which a request is read whose data may then be given away; `None` if this server
+    /// takes none.
+    fn buffer(&self, bytes: usize) -> Option<Vec<u8>> {
+        None
     }
 
     /// Space and inodes.

@@ -33,7 +33,7 @@ pub use flusher::{DropBehind, Why};
 pub use iolock::IoLock;
 pub use read::{Seek, read, seek};
 pub use staged::{release_idle_staged, release_staged};
-pub use write::write;
+pub use write::{Source, with_given, write};
 pub use writeback::{fsync, write_back};
 
 use crate::error::{Error, Result};
@@ -274,6 +274,11 @@ impl Files {
         all
     }
 
+    /// So many bytes for data that will be given away, whatever they are.
+    pub fn buffer(&self, bytes: usize) -> Vec<u8> {
+        self.memory.filled(bytes)
+    }
+
     /// Stops what writes back by itself.
     pub fn stop(&self) {
         self.readers.stop();
@@ -374,7 +379,7 @@ fn zero_part(inode: &Arc<Inode>, st: &FileState, from: u64, to: u64) -> Result<(
     let block = from / bs;
     if from < to && has_data(inode, st, block)? {
         // One block: all of it, or an error.
-        write::put(inode, st, from, &vec![0; (to - from) as usize], write::Put::default())?;
+        write::put(inode, st, from, Source::lent(&vec![0; (to - from) as usize]), write::Put::default())?;
     }
     Ok(())
 }

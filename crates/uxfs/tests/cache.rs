@@ -68,7 +68,11 @@ fn memory_is_bounded_whatever_is_written() {
                 // Some in large pieces, larger than all there is for one of them, most in small ones.
                 let step = if w % 8 == 0 { each } else { 64 << 10 };
                 for at in (0..each).step_by(step as usize) {
-                    fs.write(*ino, at, &pattern(*ino, at, step as usize), false).unwrap();
+                    let data = pattern(*ino, at, step as usize);
+                    match w % 4 {
+                        0 => _ = fs.write_given(*ino, at, data, 0..step as usize, IoMode::Buffered).unwrap(),
+                        _ => fs.write(*ino, at, &data, false).unwrap(),
+                    }
                 }
                 let mut buf = vec![0; each as usize];
                 assert_eq!(fs.read(*ino, 0, &mut buf).unwrap(), buf.len());
@@ -81,6 +85,35 @@ fn memory_is_bounded_whatever_is_written() {
     // Beyond the limit is only what is being copied just now.
     assert!(peak <= limit + limit / 6, "{peak} bytes of {limit}");
     assert!(stat(&fs, "writers_throttled") > 0 && stat(&fs, "writeback_background_bytes") > 0);
+    fs.unmount().unwrap();
+}
+
+/// Of data that is given away pages keep the buffer, if it is not much more than the data, whole blocks, and no more than a folio.
+#[test]
+fn what_is_given_away_is_kept_as_it_is() {
+    let (fs, _) = volume(300 * MIB, Options { commit: 0, ..Options::default() });
+    let taken = |before: usize, offset: u64, len: usize| {
+        let ino = file(&fs, &format!("{before} {offset} {len}"));
+        let (data, used) = (pattern(ino, offset, len), stat(&fs, "file_bytes"));
+        let mut buffer = fs.buffer(before);
+        buffer.extend_from_slice(&data);
+        buffer.shrink_to_fit();
+        assert_eq!(fs.write_given(ino, offset, buffer, before..before + len, IoMode::Buffered).unwrap(), len);
+        let taken = stat(&fs, "file_bytes") - used;
+        let mut buf = vec![0; len];
+        assert_eq!(fs.read(ino, offset, &mut buf).unwrap(), len);
+        assert!(buf == data, "{before} {offset} {len}");
+        taken
+    };
+    // Copies may lie in somewhat larger buffers.
+    let is_about = |n: u64, wanted: usize| (wanted as u64..(wanted + wanted / 8) as u64 + 10_000).contains(&n);
+    let len = 1 << 20;
+    // The odd bytes before it are there because it was taken as it was.
+    assert!(is_about(taken(200_000, 4096, len), len + 200_000));
+    // Not whole blocks, a small part of its buffer, more than a folio: copies.
+    assert!(is_about(taken(200_000, 4095, len), len));
+    assert!(is_about(taken(len / 2, 4096, len), len));
+    assert!(is_about(taken(200_000, 0, 4 * len), 4 * len));
     fs.unmount().unwrap();
 }
 

@@ -26,7 +26,7 @@ struct File {
 }
 
 /// Operations that a volume without room does or refuses as a whole, or a write, which says how far it came.
-const WITHOUT_ROOM: [u64; 10] = [0, 1, 2, 3, 4, 5, 10, 11, 14, 15];
+const WITHOUT_ROOM: [u64; 12] = [0, 1, 2, 3, 4, 5, 10, 11, 14, 15, 17, 18];
 
 impl File {
     fn fit(&mut self, end: u64) {
@@ -74,13 +74,24 @@ impl File {
         let some = |from: u64, to: u64| -> Vec<u8> { (from..to).map(|i| (i ^ (i >> 8) ^ c.next_u64()) as u8).collect() };
         let how = mode(c);
         self.open.set_mode(how);
-        let op = if self.full { WITHOUT_ROOM[c.below(WITHOUT_ROOM.len() as u64) as usize] } else { c.below(17) };
+        let op = if self.full { WITHOUT_ROOM[c.below(WITHOUT_ROOM.len() as u64) as usize] } else { c.below(19) };
         match op {
             0..4 if off < end => {
                 let data = some(off, end);
                 let n = if keep_size { fs.write_with(ino, off, &data, false, how) } else { self.open.write(off, &data) };
                 self.wrote(off, &data, n);
                 "write"
+            }
+            17 | 18 => {
+                // Whole blocks or not, most of the buffer or less.
+                let (off, end) = if c.below(3) > 0 { (from, from + n) } else { (off, off + len) };
+                let (data, before) = (some(off, end), c.below(n / 2) as usize);
+                let mut buffer = fs.buffer(before + data.len());
+                buffer[before..].copy_from_slice(&data);
+                let part = before..before + data.len();
+                let n = if keep_size { fs.write_given(ino, off, buffer, part, how) } else { self.open.write_given(off, buffer, part) };
+                self.wrote(off, &data, n);
+                "given"
             }
             14 | 15 if size + len < MOST => {
                 let data = some(size, size + len);

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use uxfs_device::DeviceRef;
 use uxfs_transport::abi::{init, open};
-use uxfs_transport::{Attr, Caller, Entry, Errno, File, Opened, Options, Result, Serve, Unmounter, mount};
+use uxfs_transport::{Attr, Caller, Data, Entry, Errno, File, Opened, Options, Result, Serve, Unmounter, mount};
 
 /// Node of the first device; the root has 1.
 const FIRST: u64 = 2;
@@ -57,8 +57,8 @@ impl Serve for Files {
         Ok(len)
     }
 
-    fn write(&self, _: Caller, file: File, offset: u64, data: &[u8], _: u32) -> Result<usize> {
-        self.device(file.node)?.write(offset, data, uxfs_device::WriteFlags::default()).map_err(errno)?;
+    fn write(&self, _: Caller, file: File, offset: u64, data: Data<'_>, _: u32) -> Result<usize> {
+        self.device(file.node)?.write(offset, &data, uxfs_device::WriteFlags::default()).map_err(errno)?;
         Ok(data.len())
     }
 

@@ -4,7 +4,7 @@
 //! an extent. What was dirty in the range is settled first.
 
 use super::read::read_under_lock;
-use super::write::{Put, put};
+use super::write::{Put, Source, put};
 use super::writeback::{alloc_data, next_link, widened, write_back};
 use super::{FileState, Files, How, MAX_SIZE, Why, drop_pages, has_data, touch, zero_part, zero_tail};
 use crate::error::{Error, Result};
@@ -227,7 +227,7 @@ fn unshare(inode: &Arc<Inode>, st: &FileState, first: u64, end: u64) -> Result<(
     for block in first..end {
         if has_data(inode, st, block)? {
             read_under_lock(inode, st, block * bs as u64, &mut data, false)?;
-            put(inode, st, block * bs as u64, &data, Put::default())?;
+            put(inode, st, block * bs as u64, Source::lent(&data), Put::default())?;
         }
     }
     Ok(())

@@ -4,7 +4,7 @@
 //! else, and for the parts of blocks at its ends, it goes through pages, which are written back and forgotten before it returns.
 
 use super::read::{place, read_device, written};
-use super::write::{begin, put_all};
+use super::write::{Source, begin, put_all};
 use super::writeback::write_back;
 use super::{FileState, Files, How, Why, drop_pages, touch, zero_tail};
 use crate::error::{Error, Result};
@@ -48,17 +48,17 @@ fn settle(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, bytes: Range<u
 ///
 /// # Errors
 /// As [`write`](super::write()); the device's.
-pub fn write_direct(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], append: bool, how: How) -> Result<Range<u64>> {
+pub fn write_direct(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, src: Source<'_>, append: bool, how: How) -> Result<Range<u64>> {
     let st = files.state(inode);
     let bs = u64::from(inode.vol.geo.blocksize);
-    let begun = begin(files, inode, st, (offset, buf.len() as u64), append, how)?;
+    let begun = begin(files, inode, st, (offset, src.len()), append, how)?;
     let at = begun.at;
-    if buf.is_empty() {
+    if src.len() == 0 {
         return Ok(at..at);
     }
-    let (end, size) = (at + buf.len() as u64, st.size.load(Ordering::Acquire));
+    let (end, size) = (at + src.len(), st.size.load(Ordering::Acquire));
     let whole = at.next_multiple_of(bs)..end - end % bs;
-    let part = |r: Range<u64>| &buf[(r.start - at) as usize..(r.end - at) as usize];
+    let part = |r: Range<u64>| src.part((r.start - at) as usize..(r.end - at) as usize);
     let res = if at > size { zero_tail(inode, st, size) } else { Ok(()) };
     let in_place = if end <= size && !whole.is_empty() { own_blocks(inode, whole.start / bs..whole.end / bs)? } else { None };
     let put = |r: Range<u64>| Ok(r.start + put_all(files, inode, st, r.start, part(r), how)? as u64);
@@ -75,7 +75,7 @@ pub fn write_direct(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[
     let end = res?;
     settle(files, inode, st, at..end)?;
     if let Some(extents) = in_place {
-        write_in_place(inode, &extents, whole.start, part(whole.clone()))?;
+        write_in_place(inode, &extents, whole.start, part(whole.clone()).bytes())?;
     }
     // After the write: whoever read ahead meanwhile may have seen what was there before.
     drop_pages(inode, st, at / bs, end.div_ceil(bs));

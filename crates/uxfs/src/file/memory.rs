@@ -1,13 +1,13 @@
 //! The memory that file data takes, of all files together.
 //!
-//! Every buffer counts from its making to its end, whoever holds it, and so does what folios need to find their pages. Room is made by
+//! Every buffer counts from its making to its end, whoever holds it (one that was given away from when pages keep it), and so does what folios need to find their pages. Room is made by
 //! dropping clean pages, of folios in turn, those that were used lately last. Bytes that are about to be needed are admitted first, a third
 //! of the limit at a time.
 
 use super::pages::{FOLIO, Folio};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use uxfs_sync::blocking;
 use uxfs_sync::explored::{Condvar, wait};
@@ -20,7 +20,7 @@ const LEAST_LINE: usize = 512;
 /// Bytes of a buffer that is used again: the allocator gives such memory back to the system, which then clears every page of it.
 const LARGE: usize = 128 << 10;
 /// What part of the limit such buffers take while nobody uses them.
-const SPARE: usize = 32;
+const SPARE: usize = 12;
 
 /// Folios that may be asked for room, the one that was asked longest ago first. Some may be gone.
 #[derive(Default)]
@@ -44,6 +44,7 @@ impl Line {
 pub struct Buf {
     bytes: Vec<u8>,
     memory: Arc<Memory>,
+    counted: AtomicBool,
 }
 
 impl Buf {
@@ -51,12 +52,26 @@ impl Buf {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
+
+    /// Bytes of memory that it takes.
+    pub fn size(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Counts it, if it is not counted yet.
+    pub fn count(&self) {
+        if !self.counted.swap(true, Ordering::AcqRel) {
+            self.memory.take(self.size());
+        }
+    }
 }
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        self.memory.give_back(self.bytes.capacity());
-        if self.bytes.capacity() >= LARGE {
+        if *self.counted.get_mut() {
+            self.memory.give_back(self.size());
+        }
+        if self.size() >= LARGE {
             self.memory.spare(std::mem::take(&mut self.bytes));
         }
     }
@@ -105,21 +120,32 @@ impl Memory {
         Arc::new(Memory { used, peak, limit, admitted, waiting, turn, queue, left, lines, next, spares })
     }
 
+    /// A spare vector for so many bytes, with what it held last.
+    fn used_vec(&self, bytes: usize) -> Option<Vec<u8>> {
+        if bytes < LARGE {
+            return None;
+        }
+        let mut spares = self.spares.lock();
+        let fits = |s: &Vec<u8>| (bytes..=bytes + bytes / 8).contains(&s.capacity());
+        spares.iter().rposition(fits).map(|n| spares.remove(n))
+    }
+
     /// An empty vector for so many bytes.
     pub fn vec(&self, bytes: usize) -> Vec<u8> {
-        if bytes >= LARGE {
-            let mut spares = self.spares.lock();
-            let fits = |s: &Vec<u8>| (bytes..=bytes + bytes / 8).contains(&s.capacity());
-            if let Some(n) = spares.iter().rposition(fits) {
-                return spares.remove(n);
-            }
-        }
-        Vec::with_capacity(bytes)
+        let mut vec = self.used_vec(bytes).unwrap_or_else(|| Vec::with_capacity(bytes));
+        vec.clear();
+        vec
+    }
+
+    /// So many bytes, whatever they are: whoever asks fills them.
+    pub fn filled(&self, bytes: usize) -> Vec<u8> {
+        let Some(mut vec) = self.used_vec(bytes) else { return vec![0; bytes] };
+        vec.resize(bytes, 0);
+        vec
     }
 
     /// Keeps a large buffer for somebody else, instead of those that were kept longest.
-    fn spare(&self, mut bytes: Vec<u8>) {
-        bytes.clear();
+    fn spare(&self, bytes: Vec<u8>) {
         let mut spares = self.spares.lock();
         spares.push(bytes);
         let mut held: usize = spares.iter().map(Vec::capacity).sum();
@@ -130,8 +156,14 @@ impl Memory {
 
     /// Counts bytes that are to be shared.
     pub fn buf(self: &Arc<Self>, bytes: Vec<u8>) -> Arc<Buf> {
-        self.take(bytes.capacity());
-        Arc::new(Buf { bytes, memory: self.clone() })
+        let buf = self.given(bytes);
+        buf.count();
+        buf
+    }
+
+    /// Bytes that may be shared, and are not counted yet.
+    pub fn given(self: &Arc<Self>, bytes: Vec<u8>) -> Arc<Buf> {
+        Arc::new(Buf { bytes, memory: self.clone(), counted: AtomicBool::new(false) })
     }
 
     /// Counts memory.

@@ -239,9 +239,9 @@ impl Pages {
         out
     }
 
-    /// Makes blocks from `first` on dirty, all of one folio: `needs` says of each what is known. The bytes are those of `buf`. With
-    /// `drop`, those that are not there yet are dropped when they were written.
-    pub fn write(&self, first: u64, buf: &Arc<Buf>, needs: &[Need], drop: bool) -> Installed {
+    /// Makes blocks from `first` on dirty, all of one folio: `needs` says of each what is known. The bytes are those of `buf` from `base`
+    /// on. With `drop`, those that are not there yet are dropped when they were written.
+    pub fn write(&self, first: u64, (buf, base): (&Arc<Buf>, usize), needs: &[Need], drop: bool) -> Installed {
         let n = self.per_folio();
         let folio = self.make_folio(first / n);
         let (mut done, mut more, mut less) = (Installed::default(), 0, 0);
@@ -263,7 +263,7 @@ impl Pages {
                     let promised = need == Need::Promised;
                     done.spare += same as u64 * u64::from(promised && had);
                     done.newly_dirty += same * usize::from(!was_dirty);
-                    let (at, behind) = ((i * self.block) as u32, drop && was_behind);
+                    let (at, behind) = ((base + i * self.block) as u32, drop && was_behind);
                     let page = Page { buf: buf.clone(), at, dirty: true, delayed: promised || had, in_flight, behind };
                     less += same * usize::from(counted);
                     more += same * usize::from(page.counts());

@@ -179,8 +179,7 @@ pub(super) fn read_pages(
         let (first, to) = (e.off.0.max(blocks.start), e.end().min(blocks.end));
         let len = ((to - first) * bs) as usize;
         debug_assert!(len <= FOLIO);
-        let mut bytes = st.files.memory.vec(len);
-        bytes.resize(len, 0);
+        let mut bytes = st.files.memory.filled(len);
         let r = uxfs_sync::blocking(|| inode.vol.dev.read(place(inode, &e, first), &mut bytes));
         // Nobody asked for what lies ahead: it fails when somebody does.
         if first * bs >= end && r.is_err() {

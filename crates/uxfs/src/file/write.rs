@@ -1,7 +1,7 @@
 //! Writing into the cache: blocks are promised, pages put in place, the device is not touched but for what a write changes in part.
 
 use super::iolock::FileGuard;
-use super::memory::Room;
+use super::memory::{Buf, Room};
 use super::pages::{FOLIO, Need};
 use super::read::read_under_lock;
 use super::writeback::write_back;
@@ -63,7 +63,52 @@ pub(super) fn begin<'a>(
     }
 }
 
-/// Writes `buf` at `offset`, or at the end if `append`. Returns where it went: less of it where space ran out on the way.
+/// Bytes that are to be written.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    bytes: &'a [u8],
+    /// What they lie in, and where they begin there, if pages may keep it.
+    home: Option<(&'a Arc<Buf>, usize)>,
+}
+
+impl<'a> Source<'a> {
+    /// Somebody's, who keeps them.
+    pub fn lent(bytes: &'a [u8]) -> Source<'a> {
+        Source { bytes, home: None }
+    }
+
+    /// A part of what was given away. Pages keep it if that takes little more memory than copies of the bytes.
+    fn given(buf: &'a Arc<Buf>, part: Range<usize>) -> Source<'a> {
+        let is_most = part.len() >= buf.size() - buf.size() / 4;
+        Source { bytes: &buf.bytes()[part.clone()], home: is_most.then_some((buf, part.start)) }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Some of them.
+    pub(super) fn part(self, r: Range<usize>) -> Source<'a> {
+        Source { home: self.home.map(|(buf, at)| (buf, at + r.start)), bytes: &self.bytes[r] }
+    }
+
+    /// The bytes.
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+/// Runs `write` with a part of a buffer that is given away. More than a folio would stay until all of it is written back: that is copied.
+pub fn with_given<T>(files: &Files, buffer: Vec<u8>, part: Range<usize>, write: impl FnOnce(Source<'_>) -> T) -> T {
+    if buffer.capacity() > FOLIO {
+        return write(Source::lent(&buffer[part]));
+    }
+    let buf = files.memory.given(buffer);
+    write(Source::given(&buf, part))
+}
+
+/// Writes `src` at `offset`, or at the end if `append`. Returns where it went: less of it where space ran out on the way.
 ///
 /// # Locks
 /// Waits for dirty room first; then for the file's lock of the blocks that are written, to the end of all if the file grows; `ilock`
@@ -71,16 +116,16 @@ pub(super) fn begin<'a>(
 ///
 /// # Errors
 /// `NoSpace` if no block can be promised; [`Error::TooLarge`].
-pub fn write(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], append: bool, how: How) -> Result<Range<u64>> {
+pub fn write(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, src: Source<'_>, append: bool, how: How) -> Result<Range<u64>> {
     let st = files.state(inode);
-    let begun = begin(files, inode, st, (offset, buf.len() as u64), append, how)?;
+    let begun = begin(files, inode, st, (offset, src.len()), append, how)?;
     let at = begun.at;
-    if buf.is_empty() {
+    if src.len() == 0 {
         return Ok(at..at);
     }
     let size = st.size.load(Ordering::Acquire);
     let res = if at > size { zero_tail(inode, st, size) } else { Ok(()) };
-    let res = res.and_then(|()| put_all(files, inode, st, at, buf, how));
+    let res = res.and_then(|()| put_all(files, inode, st, at, src, how));
     // Also if it failed half-way: what was written is dirty.
     touch(inode, st);
     files.note_dirty(inode, st, how);
@@ -94,18 +139,18 @@ pub fn write(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, buf: &[u8], ap
 }
 
 /// Makes pages of bytes, and lets the file grow to their end. Returns how many: fewer where space ran out, but for none.
-pub(super) fn put_all(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, offset: u64, buf: &[u8], how: How) -> Result<usize> {
-    let end = offset + buf.len() as u64;
+pub(super) fn put_all(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, offset: u64, src: Source<'_>, how: How) -> Result<usize> {
+    let end = offset + src.len();
     let mut at = offset;
     while at < end {
         let to = (at / FOLIO as u64 + 1).saturating_mul(FOLIO as u64).min(end);
-        let part = &buf[(at - offset) as usize..(to - offset) as usize];
+        let part = src.part((at - offset) as usize..(to - offset) as usize);
         let done = match put(inode, st, at, part, Put { grow: true, drop: how.drops() }) {
             Err(Error::NoSpace) if at > offset => 0,
             r => r?,
         };
         at += done as u64;
-        if done < part.len() {
+        if (done as u64) < part.len() {
             break;
         }
         if at < end {
@@ -158,9 +203,9 @@ pub(super) struct Put {
 }
 
 /// Makes pages of bytes that lie in one folio. Returns how many: fewer where space ran out, but for none.
-pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], how: Put) -> Result<usize> {
+pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: Source<'_>, how: Put) -> Result<usize> {
     let bs = u64::from(inode.vol.geo.blocksize);
-    let end = offset + src.len() as u64;
+    let end = offset + src.len();
     let (first, to) = (offset / bs, end.div_ceil(bs));
     let mut wanted = needs(inode, first, &st.pages.are_dirty(first, to))?;
     if let Err(e) = promise(inode, st, &wanted) {
@@ -169,9 +214,10 @@ pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], h
         if !matches!(e, Error::NoSpace) || to - first < 2 {
             return Err(e);
         }
-        let (begin, rest) = src.split_at((middle - offset) as usize);
+        let cut = (middle - offset) as usize;
+        let (begin, rest) = (src.part(0..cut), src.part(cut..src.bytes.len()));
         let done = put(inode, st, offset, begin, how)?;
-        if done < begin.len() {
+        if done < cut {
             return Ok(done);
         }
         return match put(inode, st, middle, rest, how) {
@@ -179,15 +225,25 @@ pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], h
             more => Ok(done + more?),
         };
     }
-    let bytes = compose(inode, st, offset, src, how.drop).inspect_err(|_| st.give_up_pages(inode, promised(&wanted)))?;
-    let buf = st.files.memory.buf(bytes);
+    let composed;
+    let home = match src.home {
+        Some(home) if (offset | src.len()).is_multiple_of(bs) => {
+            home.0.count();
+            home
+        }
+        _ => {
+            let bytes = compose(inode, st, offset, src.bytes, how.drop);
+            composed = st.files.memory.buf(bytes.inspect_err(|_| st.give_up_pages(inode, promised(&wanted)))?);
+            (&composed, 0)
+        }
+    };
     let late = hole(Hole::LateSize);
     if how.grow && !late {
         // Before the pages are there: whoever writes the last one back takes the size with it, and nobody comes after.
         st.size.fetch_max(end, Ordering::AcqRel);
     }
     loop {
-        let done = st.pages.write(first, &buf, &wanted, how.drop);
+        let done = st.pages.write(first, home, &wanted, how.drop);
         st.files.count_dirty(done.newly_dirty);
         if done.spare > 0 {
             st.give_up_pages(inode, done.spare);
@@ -205,7 +261,7 @@ pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], h
         std::thread::sleep(std::time::Duration::from_micros(100));
         st.size.fetch_max(end, Ordering::AcqRel);
     }
-    Ok(src.len())
+    Ok(src.bytes.len())
 }
 
 fn promised(needs: &[Need]) -> u64 {

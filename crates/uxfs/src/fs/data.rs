@@ -2,8 +2,9 @@
 
 use super::{Fs, Used};
 use crate::error::{Error, Result};
-use crate::file::{self, Allocate, How, IoMode, Seek};
+use crate::file::{self, Allocate, How, IoMode, Seek, Source};
 use crate::inode::{Inode, Which};
+use std::ops::Range;
 use std::sync::Arc;
 use uxfs_format::inode::{flag, mode};
 
@@ -74,10 +75,31 @@ impl Fs {
     /// [`Error::NoSpace`], [`Error::TooLarge`].
     pub fn write_with(&self, ino: u64, offset: u64, data: &[u8], append: bool, how: impl Into<How>) -> Result<usize> {
         let _open = self.enter()?;
-        self.write_inode(&*self.regular(ino)?, offset, data, append, how.into())
+        self.write_inode(&*self.regular(ino)?, offset, Source::lent(data), append, how.into())
     }
 
-    pub(super) fn write_inode(&self, inode: &Arc<Inode>, offset: u64, data: &[u8], append: bool, how: How) -> Result<usize> {
+    /// The same with bytes that are given away: the `part` of `buffer`, which the cache keeps as they are where they are whole blocks
+    /// and most of the buffer.
+    ///
+    /// # Errors
+    /// As [`Fs::write_with`].
+    ///
+    /// # Panics
+    /// The buffer has no such part.
+    pub fn write_given(&self, ino: u64, offset: u64, buffer: Vec<u8>, part: Range<usize>, how: impl Into<How>) -> Result<usize> {
+        let _open = self.enter()?;
+        let inode = self.regular(ino)?;
+        let files = &self.mount.names.files;
+        file::with_given(files, buffer, part, |src| self.write_inode(&inode, offset, src, false, how.into()))
+    }
+
+    /// A buffer for data that will be given away: so many bytes, whatever they are. Most often it was used before, and costs nothing to
+    /// get.
+    pub fn buffer(&self, bytes: usize) -> Vec<u8> {
+        self.mount.names.files.buffer(bytes)
+    }
+
+    pub(super) fn write_inode(&self, inode: &Arc<Inode>, offset: u64, data: Source<'_>, append: bool, how: How) -> Result<usize> {
         let files = &self.mount.names.files;
         inode.check_mutable()?;
         if !append && offset < file::size(files, inode) {
@@ -92,7 +114,7 @@ impl Fs {
         };
         let mut done = self.with_retry(write)?;
         // What is appended lies before what others append by now.
-        if done < data.len() && !append && self.make_usable().is_ok() {
+        if (done as u64) < data.len() && !append && self.make_usable().is_ok() {
             done = write().unwrap_or(0).max(done);
         }
         if inode.data().core.flags & flag::SYNC != 0 {

@@ -2,8 +2,9 @@
 
 use super::{Fs, give_back};
 use crate::error::{Error, Result};
-use crate::file::{self, Domain, How, IoMode, Told};
+use crate::file::{self, Domain, How, IoMode, Source, Told};
 use crate::inode::Inode;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -69,7 +70,19 @@ impl OpenFile {
     /// # Errors
     /// As [`Fs::write_with`].
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<usize> {
-        self.put(offset, data, false)
+        self.put(offset, Source::lent(data), false)
+    }
+
+    /// As [`Fs::write_given`].
+    ///
+    /// # Errors
+    /// As [`Fs::write_with`].
+    ///
+    /// # Panics
+    /// The buffer has no such part.
+    pub fn write_given(&self, offset: u64, buffer: Vec<u8>, part: Range<usize>) -> Result<usize> {
+        let files = &self.fs.mount.names.files;
+        file::with_given(files, buffer, part, |src| self.put(offset, src, false))
     }
 
     /// Writes at the end.
@@ -77,10 +90,10 @@ impl OpenFile {
     /// # Errors
     /// As [`Fs::write_with`].
     pub fn append(&self, data: &[u8]) -> Result<usize> {
-        self.put(0, data, true)
+        self.put(0, Source::lent(data), true)
     }
 
-    fn put(&self, offset: u64, data: &[u8], append: bool) -> Result<usize> {
+    fn put(&self, offset: u64, data: Source<'_>, append: bool) -> Result<usize> {
         let _open = self.fs.enter()?;
         let how = How { mode: self.mode(), domain: self.domain };
         self.fs.write_inode(&self.inode, offset, data, append, how)
