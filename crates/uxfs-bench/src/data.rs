@@ -21,8 +21,7 @@ const CALL: usize = 1 << 20;
 const CACHED: [u64; 3] = [1 << 20, 16 << 20, 64 << 20];
 const READS: u64 = 2_000_000;
 const ROUNDS: usize = 3;
-/// Bytes of a stream through a mount, blocks that are written one by one, and how often.
-const MOUNTED: u64 = 512 << 20;
+/// Blocks that are written one by one through a mount, and how often all of this is done there.
 const SMALL: u64 = 20_000;
 const MOUNT_ROUNDS: usize = 7;
 
@@ -155,10 +154,10 @@ pub fn run(place: &Path) -> Result<()> {
 /// bytes a second, and blocks written a second.
 pub(crate) fn through(at: &Path) -> Result<[f64; 3]> {
     let f = Host(OpenOptions::new().read(true).write(true).create_new(true).open(at.join("file"))?);
-    let written = stream(&f, MOUNTED)?;
+    let written = stream(&f, STREAM)?;
     let read = || {
         rustix::fs::fadvise(&f.0, 0, None, rustix::fs::Advice::DontNeed)?;
-        cold(&f, MOUNTED)
+        cold(&f, STREAM)
     };
     Ok([written, median([read()?, read()?, read()?].into_iter()), small(&f, SMALL)?])
 }

@@ -264,6 +264,7 @@ impl Files {
         let mut all = vec![
             ("file_bytes", self.memory.used() as u64),
             ("file_bytes_peak", self.memory.peak() as u64),
+            ("file_spare_bytes", self.memory.spare_bytes() as u64),
             ("file_folios", self.memory.folios() as u64),
             ("dirty_bytes", self.dirty_pages.load(Ordering::Acquire) as u64 * block),
             ("dirty_bytes_peak", self.dirty_peak.load(Ordering::Relaxed) as u64 * block),
@@ -277,6 +278,11 @@ impl Files {
     /// So many bytes for data that will be given away, whatever they are.
     pub fn buffer(&self, bytes: usize) -> Vec<u8> {
         self.memory.filled(bytes)
+    }
+
+    /// Gives memory back that nobody used since the last call.
+    pub fn rest(&self) {
+        self.memory.rest();
     }
 
     /// Stops what writes back by itself.

@@ -366,6 +366,7 @@ impl Mount {
                 let _op = m.vol().journal.op().enter();
                 // Errors are latched where they happen, and reported by the next fsync.
                 let _ = m.sync(Why::Periodic);
+                m.names.files.rest();
             }
         };
         self.timer.start("uxfs-timer", work);

@@ -81,6 +81,7 @@ fn memory_is_bounded_whatever_is_written() {
         }
     });
     let (limit, peak) = (memory as u64 / 8 * 3, stat(&fs, "file_bytes_peak"));
+    assert!(stat(&fs, "file_bytes") + stat(&fs, "file_spare_bytes") <= limit + limit / 16);
     println!("{peak} bytes of {limit}");
     // Beyond the limit is only what is being copied just now.
     assert!(peak <= limit + limit / 6, "{peak} bytes of {limit}");

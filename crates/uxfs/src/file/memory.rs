@@ -19,8 +19,9 @@ const LEAST_LINE: usize = 512;
 
 /// Bytes of a buffer that is used again: the allocator gives such memory back to the system, which then clears every page of it.
 const LARGE: usize = 128 << 10;
-/// What part of the limit such buffers take while nobody uses them.
-const SPARE: usize = 12;
+/// What part of the limit such buffers may take while nobody uses them, at most, and also where others have all the rest.
+const MOST_SPARE: usize = 2;
+const LEAST_SPARE: usize = 32;
 
 /// Folios that may be asked for room, the one that was asked longest ago first. Some may be gone.
 #[derive(Default)]
@@ -37,6 +38,57 @@ impl Line {
             self.kept = self.folios.len();
         }
         self.folios.push_back(folio);
+    }
+}
+
+/// Large buffers that nobody uses.
+#[derive(Default)]
+struct Spares {
+    /// The one that was used last is last.
+    all: Vec<Vec<u8>>,
+    bytes: usize,
+    /// How many of the first were there all the time since the last [`Spares::rested`].
+    idle: usize,
+}
+
+impl Spares {
+    /// One of at least so many bytes and not many more.
+    fn take(&mut self, bytes: usize) -> Option<Vec<u8>> {
+        let fits = |s: &Vec<u8>| (bytes..=bytes + bytes / 8).contains(&s.capacity());
+        let n = self.all.iter().rposition(fits)?;
+        self.idle = self.idle.min(n);
+        self.bytes -= self.all[n].capacity();
+        Some(self.all.remove(n))
+    }
+
+    fn put(&mut self, buffer: Vec<u8>) {
+        self.bytes += buffer.capacity();
+        self.all.push(buffer);
+    }
+
+    /// Takes the first ones away.
+    fn drain(&mut self, n: usize) -> Vec<Vec<u8>> {
+        self.idle = self.idle.saturating_sub(n);
+        let gone: Vec<_> = self.all.drain(..n).collect();
+        self.bytes -= gone.iter().map(Vec::capacity).sum::<usize>();
+        gone
+    }
+
+    /// Takes away those that were kept longest, until no more than so many bytes are left.
+    fn trim(&mut self, most: usize) -> Vec<Vec<u8>> {
+        let (mut n, mut left) = (0, self.bytes);
+        while left > most {
+            left -= self.all[n].capacity();
+            n += 1;
+        }
+        self.drain(n)
+    }
+
+    /// Takes away those that nobody took since the last time.
+    fn rested(&mut self) -> Vec<Vec<u8>> {
+        let gone = self.drain(self.idle);
+        self.idle = self.all.len();
+        gone
     }
 }
 
@@ -107,8 +159,7 @@ pub struct Memory {
     left: Condvar,
     lines: [Mutex<Line>; LINES],
     next: AtomicUsize,
-    /// Large buffers that nobody uses, the last one used last.
-    spares: Mutex<Vec<Vec<u8>>>,
+    spares: Mutex<Spares>,
 }
 
 impl Memory {
@@ -125,9 +176,7 @@ impl Memory {
         if bytes < LARGE {
             return None;
         }
-        let mut spares = self.spares.lock();
-        let fits = |s: &Vec<u8>| (bytes..=bytes + bytes / 8).contains(&s.capacity());
-        spares.iter().rposition(fits).map(|n| spares.remove(n))
+        self.spares.lock().take(bytes)
     }
 
     /// An empty vector for so many bytes.
@@ -144,14 +193,30 @@ impl Memory {
         vec
     }
 
-    /// Keeps a large buffer for somebody else, instead of those that were kept longest.
-    fn spare(&self, bytes: Vec<u8>) {
+    /// Keeps a large buffer for somebody else, instead of those that were kept longest where room is short.
+    fn spare(&self, buffer: Vec<u8>) {
         let mut spares = self.spares.lock();
-        spares.push(bytes);
-        let mut held: usize = spares.iter().map(Vec::capacity).sum();
-        while held > self.limit / SPARE {
-            held -= spares.remove(0).capacity();
-        }
+        spares.put(buffer);
+        let gone = spares.trim(self.most_spare());
+        drop(spares);
+        drop(gone);
+    }
+
+    /// Bytes of buffers that nobody uses that may be kept: room that others do not take.
+    fn most_spare(&self) -> usize {
+        let free = self.limit.saturating_sub(self.used() + self.admitted.load(Ordering::Acquire));
+        free.clamp(self.limit / LEAST_SPARE, self.limit / MOST_SPARE)
+    }
+
+    /// Bytes of buffers that nobody uses.
+    pub fn spare_bytes(&self) -> usize {
+        self.spares.lock().bytes
+    }
+
+    /// Gives back buffers that nobody used since the last call.
+    pub fn rest(&self) {
+        let gone = self.spares.lock().rested();
+        drop(gone);
     }
 
     /// Counts bytes that are to be shared.
@@ -241,6 +306,11 @@ impl Memory {
 
     /// Drops clean pages until the limit is kept, somewhat below it. What is dirty stays.
     pub fn make_room(&self) {
+        let spare = self.most_spare();
+        if spare < self.limit / MOST_SPARE {
+            let gone = self.spares.lock().trim(spare);
+            drop(gone);
+        }
         if !self.is_short() {
             return;
         }
@@ -257,5 +327,43 @@ impl Memory {
                 line.lock().push(first);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_used_again_while_there_is_room_and_given_back_when_nobody_needs_them() {
+        const MIB: usize = 1 << 20;
+        let m = Memory::new(32 * MIB);
+        let make = |n: usize| (0..n).map(|_| m.buf(m.filled(MIB))).collect::<Vec<_>>();
+        // Half of all there is, and less where pages take more.
+        drop(make(20));
+        assert_eq!((m.used(), m.spare_bytes()), (0, 16 * MIB));
+        let some = make(10);
+        assert_eq!((m.used(), m.spare_bytes()), (10 * MIB, 6 * MIB));
+        let large = m.buf(vec![0; 20 * MIB]);
+        m.make_room();
+        assert_eq!(m.spare_bytes(), 2 * MIB);
+        drop(large);
+        drop(some);
+        let left = m.spare_bytes();
+        // What was taken since is used still.
+        m.rest();
+        drop(make(3));
+        m.rest();
+        assert_eq!((left > 3 * MIB, m.spare_bytes()), (true, 3 * MIB));
+        m.rest();
+        assert_eq!(m.spare_bytes(), 0);
+        // What is given away counts from when it is used.
+        let given = m.given(vec![0; MIB]);
+        assert_eq!(m.used(), 0);
+        given.count();
+        given.count();
+        assert_eq!(m.used(), MIB);
+        drop(given);
+        assert_eq!(m.used(), 0);
     }
 }
