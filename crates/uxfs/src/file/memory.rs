@@ -1,8 +1,8 @@
 //! The memory that file data takes, of all files together.
 //!
-//! Every buffer counts from its making to its end, whoever holds it (one that was given away from when pages keep it), and so does what folios need to find their pages. Room is made by
-//! dropping clean pages, of folios in turn, those that were used lately last. Bytes that are about to be needed are admitted first, a third
-//! of the limit at a time.
+//! Every buffer counts from its making to its end, whoever holds it (one that was given away, from when pages keep it), and so does what
+//! folios need to find their pages. Room is made by dropping clean pages, of folios in turn, those that were used lately last. Bytes that
+//! are about to be needed are admitted first, a third of the limit at a time.
 
 use super::pages::{FOLIO, Folio};
 use parking_lot::Mutex;
