@@ -7,7 +7,6 @@ use crate::request::{Body, Request, SMALL};
 use crate::session::Session;
 use crate::{Data, MAX_WRITE, Result};
 use rustix::io::Errno;
-use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -82,16 +81,14 @@ fn answer(session: &Session, fd: &OwnedFd, r: &Request<'_>) {
     }
 }
 
-/// Answers a write that fills most of what it was read to: its data is given away with that, to a server that takes it. Returns false,
-/// and nothing is done, if it does not.
-fn give(session: &Session, fd: &OwnedFd, header: InHeader, buf: &mut Aligned, len: usize) -> bool {
-    let Some(next) = session.serve.buffer(Aligned::bytes(BEFORE_DATA, MAX_WRITE)) else { return false };
+/// Answers a write of `len` bytes in all; its data is given away with what it was read to.
+fn give(session: &Session, fd: &OwnedFd, header: InHeader, mut buf: Aligned, len: usize) {
     let mut before = [0; BEFORE_DATA];
     before.copy_from_slice(buf.first(BEFORE_DATA));
-    let (buffer, at) = std::mem::replace(buf, Aligned::of(next, BEFORE_DATA)).into_parts();
-    let given = Data::Given { buffer, part: at + BEFORE_DATA..at + len };
-    answer(session, fd, &Request { header, args: &before[size_of::<InHeader>()..], rest: None, data: Cell::new(Some(given)) });
-    true
+    let (buffer, at) = buf.into_parts();
+    let r = Request::new(header, &before[size_of::<InHeader>()..], None);
+    r.data.set(Some(Data::Given { buffer, part: at + BEFORE_DATA..at + len }));
+    answer(session, fd, &r);
 }
 
 /// Answers requests until the mount is gone.
@@ -103,14 +100,15 @@ pub fn serve(session: &Arc<Session>, fd: &Arc<OwnedFd>) -> io::Result<()> {
     let mut buf = room();
     while let Some(len) = receive(fd, &mut buf)? {
         let _turn = session.relay.begin();
-        let cut_short = |_| io::Error::new(io::ErrorKind::InvalidData, "a request of the kernel is cut short");
-        let header = Request::parse(buf.first(len)).map_err(cut_short)?.header;
-        if header.opcode == opcode::WRITE && len > MOST_COPIED && give(session, fd, header, &mut buf, len) {
-            continue;
-        }
-        let bytes = buf.first(len);
-        let r = Request::parse(bytes).map_err(cut_short)?;
-        if !r.is_sync() {
+        let bytes = &*buf.first(len);
+        let r = Request::parse(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a request of the kernel is cut short"))?;
+        if r.header.opcode == opcode::WRITE
+            && len > MOST_COPIED
+            && let Some(next) = session.serve.buffer(Aligned::bytes(BEFORE_DATA, MAX_WRITE))
+        {
+            let header = r.header;
+            give(session, fd, header, std::mem::replace(&mut buf, Aligned::of(next, BEFORE_DATA)), len);
+        } else if !r.is_sync() {
             answer(session, fd, &r);
         } else if session.sync_begins() {
             answer(session, fd, &r);

@@ -51,12 +51,12 @@ fn settle(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, bytes: Range<u
 pub fn write_direct(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, src: Source<'_>, append: bool, how: How) -> Result<Range<u64>> {
     let st = files.state(inode);
     let bs = u64::from(inode.vol.geo.blocksize);
-    let begun = begin(files, inode, st, (offset, src.len()), append, how)?;
+    let begun = begin(files, inode, st, (offset, src.len() as u64), append, how)?;
     let at = begun.at;
-    if src.len() == 0 {
+    if src.is_empty() {
         return Ok(at..at);
     }
-    let (end, size) = (at + src.len(), st.size.load(Ordering::Acquire));
+    let (end, size) = (at + src.len() as u64, st.size.load(Ordering::Acquire));
     let whole = at.next_multiple_of(bs)..end - end % bs;
     let part = |r: Range<u64>| src.part((r.start - at) as usize..(r.end - at) as usize);
     let res = if at > size { zero_tail(inode, st, size) } else { Ok(()) };
@@ -75,7 +75,7 @@ pub fn write_direct(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, src: So
     let end = res?;
     settle(files, inode, st, at..end)?;
     if let Some(extents) = in_place {
-        write_in_place(inode, &extents, whole.start, part(whole.clone()).bytes())?;
+        write_in_place(inode, &extents, whole.start, &part(whole.clone()))?;
     }
     // After the write: whoever read ahead meanwhile may have seen what was there before.
     drop_pages(inode, st, at / bs, end.div_ceil(bs));

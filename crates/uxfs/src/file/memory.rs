@@ -195,10 +195,14 @@ impl Memory {
 
     /// Keeps a large buffer for somebody else, instead of those that were kept longest where room is short.
     fn spare(&self, buffer: Vec<u8>) {
-        let mut spares = self.spares.lock();
-        spares.put(buffer);
-        let gone = spares.trim(self.most_spare());
-        drop(spares);
+        self.spares.lock().put(buffer);
+        self.trim_spares(self.most_spare());
+    }
+
+    /// Gives back buffers that nobody uses, until no more than so many bytes are left.
+    fn trim_spares(&self, most: usize) {
+        // They end without the lock.
+        let gone = self.spares.lock().trim(most);
         drop(gone);
     }
 
@@ -308,8 +312,7 @@ impl Memory {
     pub fn make_room(&self) {
         let spare = self.most_spare();
         if spare < self.limit / MOST_SPARE {
-            let gone = self.spares.lock().trim(spare);
-            drop(gone);
+            self.trim_spares(spare);
         }
         if !self.is_short() {
             return;

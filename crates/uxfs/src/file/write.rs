@@ -9,7 +9,7 @@ use super::{FileState, Files, How, IoMode, MAX_SIZE, Why, touch, zero_tail};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uxfs_format::inode::flag2;
@@ -83,18 +83,16 @@ impl<'a> Source<'a> {
         Source { bytes: &buf.bytes()[part.clone()], home: is_most.then_some((buf, part.start)) }
     }
 
-    /// How many there are.
-    pub fn len(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
     /// Some of them.
     pub(super) fn part(self, r: Range<usize>) -> Source<'a> {
         Source { home: self.home.map(|(buf, at)| (buf, at + r.start)), bytes: &self.bytes[r] }
     }
+}
 
-    /// The bytes.
-    pub(super) fn bytes(&self) -> &'a [u8] {
+impl Deref for Source<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
         self.bytes
     }
 }
@@ -118,9 +116,9 @@ pub fn with_given<T>(files: &Files, buffer: Vec<u8>, part: Range<usize>, write: 
 /// `NoSpace` if no block can be promised; [`Error::TooLarge`].
 pub fn write(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, src: Source<'_>, append: bool, how: How) -> Result<Range<u64>> {
     let st = files.state(inode);
-    let begun = begin(files, inode, st, (offset, src.len()), append, how)?;
+    let begun = begin(files, inode, st, (offset, src.len() as u64), append, how)?;
     let at = begun.at;
-    if src.len() == 0 {
+    if src.is_empty() {
         return Ok(at..at);
     }
     let size = st.size.load(Ordering::Acquire);
@@ -140,7 +138,7 @@ pub fn write(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, src: Source<'_
 
 /// Makes pages of bytes, and lets the file grow to their end. Returns how many: fewer where space ran out, but for none.
 pub(super) fn put_all(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, offset: u64, src: Source<'_>, how: How) -> Result<usize> {
-    let end = offset + src.len();
+    let end = offset + src.len() as u64;
     let mut at = offset;
     while at < end {
         let to = (at / FOLIO as u64 + 1).saturating_mul(FOLIO as u64).min(end);
@@ -150,7 +148,7 @@ pub(super) fn put_all(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, of
             r => r?,
         };
         at += done as u64;
-        if (done as u64) < part.len() {
+        if done < part.len() {
             break;
         }
         if at < end {
@@ -205,7 +203,7 @@ pub(super) struct Put {
 /// Makes pages of bytes that lie in one folio. Returns how many: fewer where space ran out, but for none.
 pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: Source<'_>, how: Put) -> Result<usize> {
     let bs = u64::from(inode.vol.geo.blocksize);
-    let end = offset + src.len();
+    let end = offset + src.len() as u64;
     let (first, to) = (offset / bs, end.div_ceil(bs));
     let mut wanted = needs(inode, first, &st.pages.are_dirty(first, to))?;
     if let Err(e) = promise(inode, st, &wanted) {
@@ -215,9 +213,9 @@ pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: Source<'
             return Err(e);
         }
         let cut = (middle - offset) as usize;
-        let (begin, rest) = (src.part(0..cut), src.part(cut..src.bytes.len()));
+        let (begin, rest) = (src.part(0..cut), src.part(cut..src.len()));
         let done = put(inode, st, offset, begin, how)?;
-        if done < cut {
+        if done < begin.len() {
             return Ok(done);
         }
         return match put(inode, st, middle, rest, how) {
@@ -227,12 +225,12 @@ pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: Source<'
     }
     let composed;
     let home = match src.home {
-        Some(home) if (offset | src.len()).is_multiple_of(bs) => {
+        Some(home) if (offset | end).is_multiple_of(bs) => {
             home.0.count();
             home
         }
         _ => {
-            let bytes = compose(inode, st, offset, src.bytes, how.drop);
+            let bytes = compose(inode, st, offset, &src, how.drop);
             composed = st.files.memory.buf(bytes.inspect_err(|_| st.give_up_pages(inode, promised(&wanted)))?);
             (&composed, 0)
         }
@@ -261,7 +259,7 @@ pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: Source<'
         std::thread::sleep(std::time::Duration::from_micros(100));
         st.size.fetch_max(end, Ordering::AcqRel);
     }
-    Ok(src.bytes.len())
+    Ok(src.len())
 }
 
 fn promised(needs: &[Need]) -> u64 {

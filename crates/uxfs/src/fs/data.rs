@@ -114,7 +114,7 @@ impl Fs {
         };
         let mut done = self.with_retry(write)?;
         // What is appended lies before what others append by now.
-        if (done as u64) < data.len() && !append && self.make_usable().is_ok() {
+        if done < data.len() && !append && self.make_usable().is_ok() {
             done = write().unwrap_or(0).max(done);
         }
         if inode.data().core.flags & flag::SYNC != 0 {
