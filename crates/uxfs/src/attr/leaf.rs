@@ -3,7 +3,7 @@
 use super::{AttrName, Key, remote};
 use crate::ag::write_logged;
 use crate::da::{DaFork, Path, Source};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::inode::{Inode, Which};
 use crate::trans::{Buf, Trans};
 use std::sync::Arc;
@@ -157,37 +157,43 @@ pub(super) fn find(t: &DaFork, src: &mut impl Source, key: Key<'_>, incomplete: 
     }
 }
 
-/// Inserts an entry, splitting leaves as long as it does not fit.
+/// Inserts an entry; a leaf that is too full for it is split, twice where the entry needs one of its own.
 pub(super) fn insert(t: &DaFork, tp: &mut Trans, new: Owned) -> Result<()> {
     let h = new.hash();
-    for _ in 0..4 {
+    loop {
         let p = t.descend(tp, h)?;
         let b = p.leaf.1.clone();
         let mut all = entries(t, &b)?;
         let i = all.partition_point(|e| e.hash() < h);
         all.insert(i, new.clone());
-        if total(&all) <= b.data().len() {
+        let room = b.data().len();
+        if total(&all) <= room {
             write_logged(tp, &b, |d| put(d, &all));
             let last = all.last().map_or(0, Owned::hash);
             t.fix_hash(tp, &p, last);
             return Ok(());
         }
-        all.remove(i);
+        // As even as can be. Where no cut makes both halves fit, the old entries are cut where the new one belongs: it is the first of
+        // the right half then, or the last of the left, and the next cut gives it a leaf of its own.
+        let larger_half = |cut: &usize| total(&all[..*cut]).max(total(&all[*cut..]));
+        let cut = (1..all.len()).min_by_key(larger_half).unwrap_or(1);
+        let fits = larger_half(&cut) <= room;
+        let cut = if fits { cut } else { i };
+        if !fits {
+            all.remove(i);
+            if !(1..all.len()).contains(&cut) {
+                return Err(t.corrupt("has a leaf of attributes that overlap"));
+            }
+        }
         t.split_leaf(tp, p, Kind::AttrLeaf, da::ATTR_LEAF_MAGIC, |tp, left, right| {
-            // The cut is where half of the bytes are, with at least one entry on each side.
-            let mut bytes = 0;
-            let half = total(&all) / 2;
-            let cut = all.iter().position(|e| {
-                bytes += 8 + e.size();
-                bytes >= half
-            });
-            let cut = cut.unwrap_or(0).clamp(1, all.len() - 1);
             put(&mut right.data_mut(), &all[cut..]);
             write_logged(tp, left, |d| put(d, &all[..cut]));
             (all[cut - 1].hash(), all.last().map_or(0, Owned::hash))
         })?;
+        if fits {
+            return Ok(());
+        }
     }
-    Err(Error::NoSpace)
 }
 
 /// Takes an entry out of its leaf; the leaf may be left empty.
@@ -252,11 +258,13 @@ pub(super) fn invalidate_all(t: &DaFork, tp: &mut Trans) -> Result<()> {
         let Some(e) = inode.data().attr.at(off) else { continue };
         let g = &tp.vol.geo;
         let (at, bbs) = (g.fsb_daddr(e.at(off)), g.bb_per_block());
-        let mut raw = vec![0; g.blocksize as usize];
-        uxfs_sync::blocking(|| tp.vol.dev.read(at.0 * 512, &mut raw))?;
-        // Only what is in the cache can be in the log and not home: the cache is asked first by this read.
-        if Kind::sniff(&raw) == Some(Kind::AttrRemote) {
-            continue;
+        // What is not home yet is in the cache. Values never are, and what the device has in place of other blocks is what they are.
+        if !tp.vol.bufs.has(&[(at, bbs)]) {
+            let mut raw = vec![0; g.blocksize as usize];
+            uxfs_sync::blocking(|| tp.vol.dev.read(at.0 * 512, &mut raw))?;
+            if Kind::sniff(&raw) == Some(Kind::AttrRemote) {
+                continue;
+            }
         }
         if let Ok(b) = tp.read_buf(at, bbs, Kind::DaAny) {
             tp.invalidate(&b);
