@@ -79,6 +79,9 @@ pub fn share(files: &Arc<Files>, from: Place<'_>, to: Place<'_>, len: u64, only_
     let mut at = first;
     while let Some(e) = next_extent(from.inode, at, first + blocks)? {
         let vol = vol.clone();
+        if space::is_short(&vol, vol.geo.fsb_agno(e.start))? {
+            return Err(Error::NoSpace);
+        }
         let mut tp = Trans::new(&vol, vol.res.write, 2 * vol.res.write_blocks + 1)?;
         let _i = to.inode.lock();
         map::load(to.inode, Which::Data)?;

@@ -47,6 +47,12 @@ pub(super) fn take(inode: &Arc<Inode>, st: &FileState, off: u64, len: u32) -> Op
     Some((FsBlock(start.0 + u64::from(skip)), taken))
 }
 
+/// Stages blocks that were on their way to the file's block `off` again. The caller holds the claim of all that is written back.
+pub(super) fn put_back(inode: &Arc<Inode>, st: &FileState, off: u64, start: FsBlock, len: u32) {
+    put(&mut st.staged.lock(), off, start, len);
+    st.files.waiting.lock().insert(inode.ino.0, (inode.clone(), true));
+}
+
 fn put(staged: &mut BTreeMap<u64, (FsBlock, u32)>, off: u64, start: FsBlock, len: u32) {
     if len > 0 {
         staged.insert(off, (start, len));

@@ -240,7 +240,11 @@ fn write_batch(inode: &Arc<Inode>, st: &FileState, batch: &[(Run, Vec<Part>)], c
     let pieces: Vec<_> = all.flat_map(|(run, p)| bytes_of(run, p, bs, place(p))).collect();
     let requests: Vec<_> = pieces.iter().map(|(at, data)| WriteRequest { offset: *at, data }).collect();
     inode.vol.journal.shutdown.check()?;
-    blocking(|| inode.vol.dev.write_many(&requests, class))?;
+    let written = blocking(|| inode.vol.dev.write_many(&requests, class));
+    if written.is_err() {
+        batch.iter().for_each(|(_, parts)| give_up(inode, st, parts));
+    }
+    written?;
     batch.iter().try_for_each(|(run, parts)| complete(inode, st, parts, (run.first + run.blocks) * bs))
 }
 
@@ -266,6 +270,23 @@ fn bytes_of<'a>(run: &'a Run, p: &Part, bs: u64, start: u64) -> Vec<(u64, Cow<'a
 /// Finds or makes a place for blocks `first..end`. The caller's claim keeps the mapping as it is found.
 fn place(inode: &Arc<Inode>, st: &FileState, first: u64, end: u64, promised: &mut u64) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
+    let done = place_parts(inode, st, first, end, promised, &mut parts);
+    if done.is_err() {
+        give_up(inode, st, &parts);
+    }
+    done.map(|()| parts)
+}
+
+/// What will not be written needs no copies.
+fn give_up(inode: &Arc<Inode>, st: &FileState, parts: &[Part]) {
+    for p in parts {
+        if let Target::Cow { start } = p.target {
+            staged::put_back(inode, st, p.off, start, p.len);
+        }
+    }
+}
+
+fn place_parts(inode: &Arc<Inode>, st: &FileState, first: u64, end: u64, promised: &mut u64, parts: &mut Vec<Part>) -> Result<()> {
     let mut off = first;
     while off < end {
         let (found, next) = {
@@ -281,7 +302,7 @@ fn place(inode: &Arc<Inode>, st: &FileState, first: u64, end: u64, promised: &mu
         off += u64::from(part.len);
         parts.push(part);
     }
-    Ok(parts)
+    Ok(())
 }
 
 /// Starts a transaction that may allocate `blocks` for data, of which some are promised already.
@@ -390,15 +411,16 @@ fn mapped(inode: &Arc<Inode>, st: &FileState, off: u64, len: u32, e: &Extent, pr
     if inode.data().core.flags2 & flag2::REFLINK == 0 {
         return Ok(in_place(len));
     }
-    let mut tp = begin(inode, len, promised)?;
-    let first = inode.lock();
     // Beyond what is written now, too: a window of new blocks may reach as far as all is shared.
-    match space::first_shared(&mut tp, e.at(off), (e.end() - off) as u32)? {
+    let shared = {
+        let mut look = Trans::reader(&inode.vol);
+        let _i = inode.lock_shared();
+        space::first_shared(&mut look, e.at(off), (e.end() - off) as u32)?
+    };
+    match shared {
         None => Ok(in_place(len)),
         Some((n, _)) if n > 0 => Ok(in_place(n.min(len))),
         Some((_, shared)) => {
-            tp.commit()?;
-            drop(first);
             let len = shared.min(len);
             if let Some((start, n)) = staged::take(inode, st, off, len) {
                 return Ok(Part { off, len: n, target: Target::Cow { start } });
@@ -512,7 +534,7 @@ pub fn fsync(files: &Arc<Files>, inode: &Arc<Inode>, told: Option<&Told>) -> Res
 
 fn make_durable(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     let vol = &inode.vol;
-    if vol.read_only {
+    if vol.is_read_only() {
         return Ok(());
     }
     if hole(Hole::DataNotAwaited) {
