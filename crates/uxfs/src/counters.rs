@@ -6,13 +6,22 @@
 use crate::error::{Error, Result};
 use std::sync::atomic::{AtomicI64, Ordering};
 
+/// Blocks that a group keeps for trees that must be able to grow, beyond those that they have (`space/kept.rs`).
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// For the rmapbt.
+    pub rmap: AtomicI64,
+    /// For the refcountbt and the finobt.
+    pub others: AtomicI64,
+}
+
 /// Counters of one volume.
 #[derive(Debug, Default)]
 pub struct Counters {
     free: AtomicI64,
     icount: AtomicI64,
     ifree: AtomicI64,
-    /// Blocks that are never handed out: what the groups need for their own trees.
+    /// Blocks that nobody gets who can do without: what the groups keep, and what operations draw on that must succeed.
     set_aside: AtomicI64,
     /// Blocks of the trees of free space: counted as free, but nobody can have them.
     in_trees: AtomicI64,

@@ -175,6 +175,33 @@ impl Fs {
         self.mount.label()
     }
 
+    /// Sets the volume's label; it is durable on return.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for one of more than 12 bytes; the device's.
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        let _open = self.enter()?;
+        self.mount.set_label(label)
+    }
+
+    /// Makes what was done durable, file data excepted, and then does nothing more: every operation fails, and the log stays dirty. For
+    /// tests of what comes after.
+    ///
+    /// # Errors
+    /// The device's; the volume is shut down all the same.
+    pub fn shut_down(&self) -> Result<()> {
+        let _open = self.enter()?;
+        let vol = self.mount.vol();
+        let forced = vol.journal.force_all();
+        vol.journal.fail("somebody asked for it");
+        Ok(forced?)
+    }
+
+    /// True if nothing may be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.mount.vol().is_read_only()
+    }
+
     /// True if opening recovered a dirty log.
     pub fn was_recovered(&self) -> bool {
         self.mount.recovered

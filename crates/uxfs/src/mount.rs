@@ -246,11 +246,12 @@ impl Mount {
         }
         // What was replayed is home and flushed. The log begins anew, at the first intent that is not done.
         state.tail = pending.oldest().unwrap_or(state.head);
-        let writable = !o.read_only || dirty;
+        let (read_only, writable) = (o.read_only, !o.read_only || dirty);
         let mount = Self::assemble((dev, log_dev), g, &sb, o, &state, dirty)?;
         if writable {
             mount.finish_open(&sb, pending, dirty)?;
         }
+        mount.vol().read_only.store(read_only, Ordering::Release);
         Ok(mount)
     }
 
@@ -287,7 +288,7 @@ impl Mount {
             counters: Default::default(),
             chance: Chance::seeded(seed),
             clock: o.clock,
-            read_only: o.read_only && !dirty,
+            read_only: AtomicBool::new(o.read_only && !dirty),
             reproducible: o.reproducible,
             discards: (o.discard && !o.read_only && !o.reproducible).then(Discards::default),
             geo: g,
@@ -349,6 +350,14 @@ impl Mount {
         superblock::label(self.vol())
     }
 
+    /// Sets the label.
+    ///
+    /// # Errors
+    /// See [`crate::Fs::set_label`].
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        identity::set_label(self.vol(), label)
+    }
+
     fn start_timer(self: &Arc<Self>, seconds: u32) {
         let (weak, stop) = (Arc::downgrade(self), self.stop.clone());
         let work = move || {
@@ -377,7 +386,7 @@ impl Mount {
     /// # Errors
     /// The first error of a write-back; the volume is shut down.
     pub fn sync(&self, why: Why) -> Result<()> {
-        if self.vol().read_only {
+        if self.vol().is_read_only() {
             return Ok(());
         }
         let mut first = Ok(());
@@ -402,7 +411,8 @@ impl Mount {
         }
         self.stop_timer();
         let vol = self.vol();
-        let res = if vol.read_only { Ok(()) } else { self.close() };
+        // What was recovered into memory becomes clean there.
+        let res = if vol.is_read_only() && !self.recovered { Ok(()) } else { self.close() };
         self.stop_discards();
         self.names.files.stop();
         vol.journal.stop();
@@ -412,6 +422,7 @@ impl Mount {
 
     fn close(&self) -> Result<()> {
         let vol = self.vol();
+        vol.read_only.store(false, Ordering::Release);
         vol.journal.shutdown.check()?;
         while !self.names.files.dirty().is_empty() {
             self.sync(Why::Sync)?;

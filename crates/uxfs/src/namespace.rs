@@ -632,7 +632,7 @@ impl Names {
             let core = inode.core();
             core.nlink == 0 && core.mode != 0
         };
-        if gone && !self.vol.read_only { self.inactivate(inode) } else { Ok(()) }
+        if gone && !self.vol.is_read_only() { self.inactivate(inode) } else { Ok(()) }
     }
 
     /// Frees what an unlinked inode holds, then the inode. Nobody can get hold of it any more.

@@ -2,13 +2,15 @@
 //!
 //! 1. bnobt and cntbt hold the same extents, and extents of bnobt never touch.
 //! 2. The free list is refilled before either tree is changed, so that splitting them cannot fail.
-//! 3. A freed extent is busy until its freeing is durable: nobody gets it before (docs/journal.md, 7), or discards it.
+//! 3. Each group keeps what its refcountbt, finobt and rmapbt may still need (`kept.rs`).
+//! 4. A freed extent is busy until its freeing is durable: nobody gets it before (docs/journal.md, 7), or discards it.
 
 mod agfl;
 mod alloc;
 mod busy;
 mod discard;
 mod freetree;
+mod kept;
 mod refcount;
 mod rmap;
 mod trim;
@@ -16,10 +18,11 @@ mod trim;
 pub use alloc::{Want, alloc, alloc_in_group, alloc_metadata, defer_free, finish_free, free_extent, free_now, whoever_has};
 pub use busy::is_busy;
 pub use discard::{await_freed, work as discard_work};
+pub use kept::{grew, is_short, load as load_kept};
 pub use refcount::{
     alloc_cow_staging, defer_decrease, defer_free_cow, defer_increase, finish_refcount, first_shared, free_all_cow_staging, free_staged,
 };
-pub use rmap::{defer_rmap, finish_rmap, kept};
+pub use rmap::{defer_rmap, finish_rmap};
 pub use trim::{each_free, trim};
 
 use uxfs_format::Ino;
@@ -45,6 +48,11 @@ impl Owner {
     pub const INODES: Owner = Owner { id: rmap_owner::INODES, offset: 0 };
     /// refcountbt.
     pub const REFCOUNT: Owner = Owner { id: rmap_owner::REFCOUNT, offset: 0 };
+
+    /// True for the extent tree of a file's fork.
+    fn is_bmbt(self) -> bool {
+        self.offset & rmap_flag::BMBT != 0
+    }
 
     /// The extent tree of a file's fork.
     pub fn bmbt(ino: Ino, attr_fork: bool) -> Owner {

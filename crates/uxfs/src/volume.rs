@@ -1,11 +1,11 @@
 //! What all rooms of an open volume share.
 
-use crate::counters::Counters;
+use crate::counters::{Counters, Kept};
 use crate::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use uxfs_buffer::BufferCache;
 use uxfs_device::DeviceRef;
 use uxfs_format::inode::Timestamp;
@@ -24,6 +24,8 @@ pub struct PerAg {
     pub busy: List,
     /// Blocks that lost all owners but one, while that is not durable. Their owner may not write them in place yet.
     pub unshared: List,
+    /// What its trees may still need.
+    pub kept: Kept,
     /// The unlinked inode before one, where it is known: what removal from the middle of a list needs.
     pub unlinked_prev: Mutex<BTreeMap<u32, u32>>,
 }
@@ -83,8 +85,8 @@ pub struct Volume {
     pub clock: Box<dyn Clock>,
     /// Chance, for inode generations.
     pub chance: Chance,
-    /// True if nothing may be changed.
-    pub read_only: bool,
+    /// True if nothing may be changed. Where a dirty volume is only read, its recovery may, in memory, and what closes it.
+    pub read_only: AtomicBool,
     /// See [`crate::Options::reproducible`].
     pub reproducible: bool,
     /// What is freed is discarded, if the volume was opened so.
@@ -101,12 +103,16 @@ impl Volume {
     pub fn stamp(&self, lsn: Lsn) -> Lsn {
         if self.reproducible { Lsn(0) } else { lsn }
     }
+    /// True if nothing may be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
     /// Fails if nothing may be changed.
     ///
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::Shutdown`].
     pub fn check_writable(&self) -> Result<()> {
-        if self.read_only {
+        if self.is_read_only() {
             return Err(Error::ReadOnly);
         }
         Ok(self.journal.shutdown.check()?)

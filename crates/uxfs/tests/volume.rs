@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use std::sync::Arc;
-use uxfs::{AttrName, Error, Fs, Options, SetAttr, SetMode};
+use uxfs::{AttrName, Error, Fs, IoMode, Options, SetAttr, SetMode};
 use uxfs_device::{Device, Event, Memory, Recorder, WriteFlags};
 
 #[test]
@@ -249,5 +249,119 @@ fn a_number_from_outside_leads_to_inodes_only() {
     assert!(matches!(fs.stat_by_number(real.ino), Err(Error::Stale)));
     // What it would lead to otherwise.
     assert!(fs.stat(first).is_ok());
+    fs.unmount().unwrap();
+}
+
+/// Free blocks and inodes as the kernel counts them.
+fn counted_by_the_kernel(img: &Image) -> (u64, u64) {
+    let m = img.kernel_mount();
+    let o = run("stat", &["-f", "-c", "%f %d", m.at.to_str().unwrap()]);
+    let text = String::from_utf8(o.stdout).unwrap();
+    let n: Vec<u64> = text.split_whitespace().map(|w| w.parse().unwrap()).collect();
+    (n[0], n[1])
+}
+
+#[test]
+fn free_space_is_counted_as_the_kernel_counts_it() {
+    let newest = newest("mkfs.xfs");
+    // Trees of one level and of several, with and without each of those that a group keeps room for.
+    for (n, (mkfs, args)) in [
+        ("mkfs.xfs", &["-m", "reflink=0"][..]),
+        ("mkfs.xfs", &["-m", "rmapbt=1", "-d", "agcount=5"]),
+        ("mkfs.xfs", &["-b", "size=1024"]),
+        (&newest, &[]),
+        (&newest, &["-b", "size=2048", "-i", "size=1024"]),
+        (&newest, &["-b", "size=16384"]),
+        (&newest, &["-m", "inobtcount=0"]),
+        (&newest, &["-m", "rmapbt=0,finobt=0,inobtcount=0"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let img = Image::made_by(mkfs, &format!("counted-{n}"), 400 << 20, args);
+        let fs = img.open();
+        let (bs, groups) = (u64::from(fs.geometry().blocksize), u64::from(fs.geometry().agcount));
+        // We keep 24 blocks of a group for its free list, the kernel 8.
+        let counted = |fs: &Fs| (fs.statfs().free + 16 * groups, fs.statfs().files_free);
+        let before = counted(&fs);
+        fs.unmount().unwrap();
+        assert_eq!(before, counted_by_the_kernel(&img), "new: {mkfs} {args:?}");
+        let fs = img.open();
+        let pieces = 3000;
+        let d = fs.create(fs.root(), b"d", dir(0o755)).unwrap().ino;
+        let [a, b, c] = [b"a", b"b", b"c"].map(|n| fs.create(d, n, file(0o644)).unwrap().ino);
+        for i in 0..pieces {
+            fs.write_with(a, 2 * i * bs, &vec![1; bs as usize], false, IoMode::Direct).unwrap();
+            fs.create(d, format!("file {i}").as_bytes(), file(0o644)).unwrap();
+        }
+        if fs.geometry().reflink() {
+            fs.clone_range((a, 0), (b, 0), (2 * pieces - 1) * bs).unwrap();
+            fs.clone_range((a, 0), (c, 0), (pieces - 1) * bs).unwrap();
+            fs.setattr(b, SetAttr { size: Some(pieces * bs), ..SetAttr::default() }).unwrap();
+        }
+        for i in (0..pieces).step_by(3) {
+            fs.unlink(d, format!("file {i}").as_bytes()).unwrap();
+        }
+        fs.sync().unwrap();
+        let used = counted(&fs);
+        fs.unmount().unwrap();
+        assert_eq!(used, counted_by_the_kernel(&img), "used: {mkfs} {args:?}");
+        let fs = img.open();
+        assert_eq!(used, counted(&fs), "opened again: {mkfs} {args:?}");
+        fs.unmount().unwrap();
+    }
+}
+
+/// Its recovery stays in memory; a change that seemed to be made would be lost without a word.
+#[test]
+fn a_dirty_volume_that_is_opened_to_read_takes_no_changes() {
+    let img = Image::new("dirty-read", 64 << 20);
+    let fs = img.open();
+    let ino = fs.create(fs.root(), b"file", file(0o644)).unwrap().ino;
+    fs.write(ino, 0, b"text", false).unwrap();
+    fs.fsync(ino).unwrap();
+    fs.shut_down().unwrap();
+    drop(fs);
+    let fs = img.open_read_only();
+    assert!(fs.was_recovered() && fs.is_read_only());
+    let ino = fs.lookup(fs.root(), b"file").unwrap().ino;
+    let mut text = [0; 4];
+    assert_eq!((fs.read(ino, 0, &mut text).unwrap(), &text), (4, b"text"));
+    assert!(matches!(fs.create(fs.root(), b"new", file(0o644)), Err(Error::ReadOnly)));
+    assert!(matches!(fs.write(ino, 0, b"else", false), Err(Error::ReadOnly)));
+    assert!(matches!(fs.set_label(b"else"), Err(Error::ReadOnly)));
+    fs.sync().unwrap();
+    fs.unmount().unwrap();
+}
+
+/// Whether a block of an attribute fork was in the log was told by what the device had in its place: for a leaf that is not home yet, the
+/// value that was there before. So the leaf of a file that was removed came home later, over somebody's new value.
+#[test]
+fn a_leaf_that_went_with_its_file_does_not_come_home_over_a_value() {
+    let img = Image::new("leaf-over-value", 64 << 20);
+    let fs = img.open();
+    let attr = |n: &'static [u8]| AttrName { namespace: 0, name: n };
+    let make = |name: String| fs.create(fs.root(), name.as_bytes(), file(0o644)).unwrap().ino;
+    let value = |i: u8| vec![i; 10_000];
+    let mut kept = Vec::new();
+    for i in 0..20 {
+        let gone = make(format!("gone {i}"));
+        fs.set_attr(gone, attr(b"value"), &value(i), SetMode::Any).unwrap();
+        fs.remove_attr(gone, attr(b"value")).unwrap();
+        fs.sync().unwrap();
+        for n in 0..12 {
+            fs.set_attr(gone, AttrName { namespace: 0, name: &[b'a' + n] }, &[i; 1000], SetMode::Any).unwrap();
+        }
+        fs.unlink(fs.root(), format!("gone {i}").as_bytes()).unwrap();
+        fs.sync().unwrap();
+        kept.push(make(format!("kept {i}")));
+        fs.set_attr(kept[i as usize], attr(b"value"), &value(i), SetMode::Any).unwrap();
+    }
+    fs.unmount().unwrap();
+    img.repair_is_silent();
+    let fs = img.open();
+    for (i, ino) in kept.into_iter().enumerate() {
+        assert!(fs.get_attr(ino, attr(b"value")).is_ok_and(|v| v == value(i as u8)), "{i}");
+    }
     fs.unmount().unwrap();
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use uxfs_format::btree::{InoRec, TreeKind};
 use uxfs_format::bytes::{get32, put32};
 use uxfs_format::log::IcreateFormat;
+use uxfs_format::reservation::Levels;
 use uxfs_format::superblock::{incompat, ro_compat};
 use uxfs_format::{AgBlock, AgIno, AgNumber, DiskAddr, FsBlock, Ino, Kind, Lsn, inode};
 use uxfs_journal::{ItemState, LogItem, Push, Regions};
@@ -79,6 +80,9 @@ impl Tree for InoTree {
 
 impl InoTree {
     fn count(&self, tp: &mut Trans, n: i32) {
+        if self.free_only {
+            space::grew(&tp.vol, self.agno, TreeKind::Fino, i64::from(n));
+        }
         if !self.counts {
             return;
         }
@@ -234,7 +238,9 @@ fn alloc_chunk(tp: &mut Trans, agno: AgNumber, agi: &Buf) -> Result<bool> {
         return Ok(false);
     }
     let blocks = g.chunk_blocks();
-    let want = |n, align| Want { near: FsBlock(0), min: n, max: n, align, spare: 0, owner: Owner::INODES };
+    // The inobt may split when the chunk is entered; the finobt has what the group keeps.
+    let spare = Levels::of(&g).ino as u32;
+    let want = |n, align| Want { near: FsBlock(0), min: n, max: n, align, spare, owner: Owner::INODES };
     let near = g.agino_agbno(AgIno(ag::get_agi(agi).newino.get())).0;
     let near = if near < g.ag_length(agno) { near } else { 0 };
     let found = space::alloc_in_group(tp, agno, near, want(blocks, g.inoalignmt.max(1)), tp.highest_agf.is_none_or(|h| agno.0 >= h))?;

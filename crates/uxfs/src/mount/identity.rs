@@ -1,10 +1,13 @@
-//! A volume's label, UUID and features, changed while nobody has it open.
+//! A volume's label, UUID and features, changed while nobody has it open; the label also while it is.
 //!
 //! The log's last record and the superblock bear the UUID both, and no write changes the two at once. So the record gets a UUID
 //! of zeros first, which is of any volume, and the new one last: cut anywhere, the volume can be mounted.
 
-use super::{Devices, check_features, read_superblock};
+use super::{Devices, check_features, read_superblock, superblock};
 use crate::error::{Error, Result};
+use crate::volume::Volume;
+use std::ops::Range;
+use std::sync::Arc;
 use uxfs_device::{DeviceRef, WriteFlags};
 use uxfs_format::reservation::min_log_blocks;
 use uxfs_format::superblock::{SB_CRC, Superblock, incompat};
@@ -23,9 +26,7 @@ pub fn set_identity(devices: &Devices, label: Option<&[u8]>, uuid: Option<[u8; 1
     let dev = &devices.data;
     let (g, sb) = read_superblock(dev)?;
     check_features(&g, &sb, false)?;
-    if label.is_some_and(|l| l.len() > LABEL) {
-        return Err(Error::Invalid { what: "the label is longer than 12 bytes" });
-    }
+    let label = label.map(padded).transpose()?;
     if uuid == Some([0; 16]) {
         return Err(Error::Invalid { what: "a UUID of zeros is none" });
     }
@@ -37,11 +38,8 @@ pub fn set_identity(devices: &Devices, label: Option<&[u8]>, uuid: Option<[u8; 1
     if uuid.is_some() {
         set_last_uuid(&*log_dev, &geo, state.head, &[0; 16])?;
     }
-    each_copy(dev, &g, |sb| {
-        if let Some(l) = label {
-            sb.fname = [0; LABEL];
-            sb.fname[..l.len()].copy_from_slice(l);
-        }
+    each_copy(dev, &g, 0..g.agcount, |sb| {
+        sb.fname = label.unwrap_or(sb.fname);
         if let Some(u) = uuid {
             let own = sb.features_incompat.get() & !incompat::META_UUID;
             let other = u != g.meta_uuid;
@@ -57,9 +55,32 @@ pub fn set_identity(devices: &Devices, label: Option<&[u8]>, uuid: Option<[u8; 1
     Ok(uxfs_sync::blocking(|| dev.flush())?)
 }
 
-/// Changes all superblocks; the first one, which counts, comes last.
-fn each_copy(dev: &DeviceRef, g: &Geometry, change: impl Fn(&mut Superblock)) -> Result<()> {
-    for agno in (0..g.agcount).rev() {
+/// A label as the superblock has it.
+fn padded(label: &[u8]) -> Result<[u8; LABEL]> {
+    let mut l = [0; LABEL];
+    let place = l.get_mut(..label.len()).ok_or(Error::Invalid { what: "the label is longer than 12 bytes" })?;
+    place.copy_from_slice(label);
+    Ok(l)
+}
+
+/// Sets the label of an open volume; durable on return.
+///
+/// # Errors
+/// [`Error::Invalid`] for a label that is too long; the device's; the volume cannot be written.
+///
+/// # Crash
+/// The label is the old one or the new one; copies of the superblock may be behind.
+pub(super) fn set_label(vol: &Arc<Volume>, label: &[u8]) -> Result<()> {
+    let label = padded(label)?;
+    superblock::change(vol, |sb| sb.fname = label)?;
+    vol.journal.force_all()?;
+    each_copy(&vol.dev, &vol.geo, 1..vol.geo.agcount, |sb| sb.fname = label)?;
+    Ok(uxfs_sync::blocking(|| vol.dev.flush())?)
+}
+
+/// Changes the superblocks of these groups; the first one, which counts, comes last.
+fn each_copy(dev: &DeviceRef, g: &Geometry, groups: Range<u32>, change: impl Fn(&mut Superblock)) -> Result<()> {
+    for agno in groups.rev() {
         let at = g.header_daddr(AgNumber(agno), 0).0 * 512;
         let mut b = vec![0; g.sectsize as usize];
         uxfs_sync::blocking(|| dev.read(at, &mut b))?;
@@ -98,6 +119,6 @@ pub fn add_features(devices: &Devices, bits: u32) -> Result<()> {
     if min_log_blocks(&new) > g.logblocks {
         return Err(Error::Invalid { what: "the log is too small for the transactions of volumes with this feature" });
     }
-    each_copy(dev, &g, |sb| sb.features_incompat.set(sb.features_incompat.get() | bits))?;
+    each_copy(dev, &g, 0..g.agcount, |sb| sb.features_incompat.set(sb.features_incompat.get() | bits))?;
     Ok(uxfs_sync::blocking(|| dev.flush())?)
 }

@@ -10,43 +10,42 @@ use uxfs_format::superblock::{Superblock, version};
 use uxfs_format::{AgNumber, DiskAddr, Kind};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Blocks a group keeps for its free list and its trees: AGFL reserve, and room for the trees to grow in a link that has
-/// reserved nothing.
-const KEPT_PER_GROUP: u64 = 24;
+/// Blocks of a group that its free list may hold.
+const LISTED_PER_GROUP: u64 = 24;
+/// Most blocks that operations draw on that must succeed on a full volume, and which part of the volume, as the kernel has it.
+const MOST_RESERVED: u64 = 8192;
+const RESERVED_PART: u64 = 20;
 
-/// Fills the counters: from the superblock after a clean unmount, from the groups' headers after a crash.
+/// Fills the counters: from the superblock after a clean unmount, from the groups' headers after a crash; and what groups keep.
 ///
 /// # Errors
 /// The device's; a header is corrupt.
 pub(super) fn load_counters(vol: &Arc<Volume>, sb: &Superblock, dirty: bool) -> Result<()> {
     let g = &vol.geo;
-    let aside = KEPT_PER_GROUP * u64::from(g.agcount);
-    if !dirty && vol.read_only {
-        vol.counters.set(sb.fdblocks.get(), sb.icount.get(), sb.ifree.get(), aside, 0);
+    let listed = LISTED_PER_GROUP * u64::from(g.agcount);
+    if !dirty && vol.is_read_only() {
+        vol.counters.set(sb.fdblocks.get(), sb.icount.get(), sb.ifree.get(), listed, 0);
         return Ok(());
     }
     let (mut kept, mut free, mut icount, mut ifree, mut in_trees) = (0u64, 0u64, 0u64, 0u64, 0u64);
     for agno in (0..g.agcount).map(AgNumber) {
         let bbs = g.bb_per_sector();
-        let b = vol.bufs.read(&[(g.header_daddr(agno, 1), bbs)], Kind::Agf, g)?;
-        if let Ok((a, _)) = Agf::read_from_prefix(&b.data()) {
-            kept += u64::from(space::kept(g, agno, a.rmap_blocks.get()));
-            in_trees += u64::from(a.btreeblks.get());
-            free += u64::from(a.freeblks.get()) + u64::from(a.flcount.get()) + u64::from(a.btreeblks.get());
-        }
-        if !dirty {
-            continue;
-        }
-        let b = vol.bufs.read(&[(g.header_daddr(agno, 2), bbs)], Kind::Agi, g)?;
-        if let Ok((a, _)) = Agi::read_from_prefix(&b.data()) {
-            icount += u64::from(a.count.get());
-            ifree += u64::from(a.freecount.get());
-        }
+        let agf = vol.bufs.read(&[(g.header_daddr(agno, 1), bbs)], Kind::Agf, g)?;
+        let agi = vol.bufs.read(&[(g.header_daddr(agno, 2), bbs)], Kind::Agi, g)?;
+        let (agf, agi) = (agf.data(), agi.data());
+        let (Ok((agf, _)), Ok((agi, _))) = (Agf::read_from_prefix(&agf), Agi::read_from_prefix(&agi)) else { continue };
+        kept += space::load_kept(vol, agno, &agf, &agi);
+        in_trees += u64::from(agf.btreeblks.get());
+        free += u64::from(agf.freeblks.get()) + u64::from(agf.flcount.get()) + u64::from(agf.btreeblks.get());
+        icount += u64::from(agi.count.get());
+        ifree += u64::from(agi.freecount.get());
     }
     if !dirty {
         (free, icount, ifree) = (sb.fdblocks.get(), sb.icount.get(), sb.ifree.get());
     }
-    vol.counters.set(free, icount, ifree, aside + kept, in_trees);
+    // What is made anew is as small as it can be, and nobody else works on it.
+    let reserved = if vol.reproducible { 0 } else { (g.dblocks / RESERVED_PART).min(MOST_RESERVED) };
+    vol.counters.set(free, icount, ifree, listed + reserved + kept, in_trees);
     Ok(())
 }
 
@@ -61,7 +60,11 @@ pub(super) fn label(vol: &Volume) -> Result<Vec<u8>> {
     Ok(sb.map_or_else(|_| Vec::new(), |(sb, _)| sb.fname.split(|c| *c == 0).next().unwrap_or(&[]).to_vec()))
 }
 
-fn change(vol: &Arc<Volume>, f: impl FnOnce(&mut Superblock)) -> Result<()> {
+/// Changes the superblock in a transaction of its own.
+///
+/// # Errors
+/// The volume is shut down or read-only.
+pub(super) fn change(vol: &Arc<Volume>, f: impl FnOnce(&mut Superblock)) -> Result<()> {
     let mut tp = Trans::new_must_succeed(vol, vol.res.sb, 0)?;
     change_in(&mut tp, f)?;
     tp.commit().map(|_| ())
@@ -88,7 +91,7 @@ pub(super) fn change_in(tp: &mut Trans, f: impl FnOnce(&mut Superblock)) -> Resu
 /// The volume is shut down.
 pub(super) fn note_features(vol: &Arc<Volume>, sb: &Superblock) -> Result<()> {
     let attr = sb.versionnum.get() & version::ATTR == 0;
-    if vol.read_only || (!attr && sb.qflags.get() == 0) {
+    if vol.is_read_only() || (!attr && sb.qflags.get() == 0) {
         return Ok(());
     }
     change(vol, |sb| {

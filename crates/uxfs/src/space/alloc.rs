@@ -1,7 +1,7 @@
 //! Allocating and freeing extents.
 
 use super::freetree::FreeTree;
-use super::{Owner, agfl, await_freed, busy, rmap};
+use super::{Owner, agfl, await_freed, busy, kept, rmap};
 use crate::ag;
 use crate::btree::Cursor;
 use crate::error::{Error, Result};
@@ -44,17 +44,21 @@ const SIZE_STEPS: usize = 256;
 /// # Errors
 /// `NoSpace` if no group has `min` blocks in a row.
 pub fn alloc(tp: &mut Trans, want: Want) -> Result<(FsBlock, u32)> {
-    match alloc_anywhere(tp, want) {
-        Err(Error::NoSpace) if busy::is_busy(&tp.vol) => {
-            // What others freed, and earlier links of this chain, can be had once it is durable.
-            await_freed(&tp.vol)?;
-            alloc_anywhere(tp, want)
-        }
-        r => r,
+    let mut found = alloc_anywhere(tp, want, false);
+    if matches!(found, Err(Error::NoSpace)) && busy::is_busy(&tp.vol) {
+        // What others freed, and earlier links of this chain, can be had once it is durable.
+        await_freed(&tp.vol)?;
+        found = alloc_anywhere(tp, want, false);
     }
+    if matches!(found, Err(Error::NoSpace)) && want.owner.is_bmbt() {
+        // Half way through an operation, that is better than to shut the volume down.
+        found = alloc_anywhere(tp, want, true);
+    }
+    found
 }
 
-fn alloc_anywhere(tp: &mut Trans, want: Want) -> Result<(FsBlock, u32)> {
+/// `kept`: also out of what groups keep for other trees.
+fn alloc_anywhere(tp: &mut Trans, want: Want, kept: bool) -> Result<(FsBlock, u32)> {
     let count = tp.vol.geo.agcount;
     let home = tp.vol.geo.fsb_agno(want.near).0.min(count - 1);
     let mut target = tp.vol.geo.fsb_agbno(want.near).0;
@@ -69,7 +73,7 @@ fn alloc_anywhere(tp: &mut Trans, want: Want) -> Result<(FsBlock, u32)> {
                 target = 0;
             }
             let w = Want { min: min.min(want.max), ..want };
-            if let Some((b, n)) = alloc_in_group(tp, agno, target, w, may_wait)? {
+            if let Some((b, n)) = in_group(tp, agno, target, w, may_wait, kept)? {
                 return Ok((tp.vol.geo.fsb(agno, AgBlock(b)), n));
             }
         }
@@ -102,14 +106,19 @@ pub fn alloc_metadata(tp: &mut Trans, agno: AgNumber, near: AgBlock, owner: Owne
 /// # Errors
 /// The group is corrupt.
 pub fn alloc_in_group(tp: &mut Trans, agno: AgNumber, near: u32, want: Want, wait: bool) -> Result<Option<(u32, u32)>> {
+    // The inobt grew out of `spare` when its chunk was allocated; the other trees out of what is kept for them.
+    let kept = matches!(want.owner, Owner::REFCOUNT | Owner::INOBT);
+    in_group(tp, agno, near, want, wait, kept)
+}
+
+fn in_group(tp: &mut Trans, agno: AgNumber, near: u32, want: Want, wait: bool, from_kept: bool) -> Result<Option<(u32, u32)>> {
     let before = tp.joined_count();
     let agf = if wait { Some(ag::agf(tp, agno)?) } else { ag::try_agf(tp, agno)? };
     let Some(agf) = agf else { return Ok(None) };
     // A look before the free list is touched: a group that cannot help stays clean, so another may be tried.
     let a = ag::get_agf(&agf);
     let least = agfl::least(tp, &agf);
-    // What the rmapbt may still need is not for files; other metadata, without which nothing can be freed, may have it.
-    let kept = if want.owner == Owner::FILE { rmap::kept(&tp.vol.geo, agno, a.rmap_blocks.get()) } else { 0 };
+    let kept = if from_kept { 0 } else { kept::now(&tp.vol, agno) };
     let usable = (a.freeblks.get() + a.flcount.get()).saturating_sub(least.max(a.flcount.get()) + kept);
     if usable < want.min + want.spare || a.longest.get() < want.min || pick(tp, agno, &agf, near, want)?.is_none() {
         // Its trees' blocks, too: who gets the group next needs them, and may hold what we wait for next.

@@ -3,7 +3,7 @@
 //! A block in no record has one owner; a record says two or more, or that its blocks are staged for copy-on-write.
 
 use super::freetree::group_daddr;
-use super::{Owner, alloc, busy, defer_free, free_extent, rmap};
+use super::{Owner, alloc, busy, defer_free, free_extent, kept, rmap};
 use crate::ag;
 use crate::btree::{Cursor, Tree};
 use crate::error::Result;
@@ -69,19 +69,26 @@ impl Tree for RefcountTree {
         u64::from(self.agno.0)
     }
     fn alloc(&mut self, tp: &mut Trans, near: u64) -> Result<u64> {
-        // The link that finishes the intent reserved nothing for the tree: it draws on what is set aside.
+        // The link that finishes the intent reserved nothing for the tree: it draws on what the group keeps.
         if tp.blocks_left() == 0 {
             tp.vol.counters.take_from_reserve(1);
             tp.add_reserved(1);
         }
         let b = alloc::alloc_metadata(tp, self.agno, AgBlock(near as u32), Owner::REFCOUNT)?;
-        ag::set_agf(tp, &self.agf, |a| a.refcount_blocks.set(a.refcount_blocks.get() + 1));
+        self.count(tp, 1);
         Ok(u64::from(b.0))
     }
     fn free(&mut self, tp: &mut Trans, ptr: u64) -> Result<()> {
-        ag::set_agf(tp, &self.agf, |a| a.refcount_blocks.set(a.refcount_blocks.get().saturating_sub(1)));
+        self.count(tp, -1);
         let at = tp.vol.geo.fsb(self.agno, AgBlock(ptr as u32));
         free_extent(tp, at, 1, Owner::REFCOUNT)
+    }
+}
+
+impl RefcountTree {
+    fn count(&self, tp: &mut Trans, by: i32) {
+        ag::set_agf(tp, &self.agf, |a| a.refcount_blocks.set(a.refcount_blocks.get().saturating_add_signed(by)));
+        kept::grew(&tp.vol, self.agno, TreeKind::Refcount, i64::from(by));
     }
 }
 

@@ -4,7 +4,7 @@
 //! their own, after the mapping changed.
 
 use super::freetree::group_daddr;
-use super::{Owner, agfl};
+use super::{Owner, agfl, kept};
 use crate::ag;
 use crate::btree::{CompareKeys, Cursor, Tree};
 use crate::error::Result;
@@ -86,24 +86,8 @@ impl RmapTree {
     /// Counts the tree's blocks; those it has are no longer kept for it.
     fn count(&self, tp: &mut Trans, by: i32) {
         ag::set_agf(tp, &self.agf, |a| a.rmap_blocks.set(a.rmap_blocks.get().saturating_add_signed(by)));
-        tp.vol.counters.aside_changed(-i64::from(by));
+        kept::grew(&tp.vol, self.agno, TreeKind::Rmap, i64::from(by));
     }
-}
-
-/// Blocks that a group keeps for its rmapbt to grow into, beyond those it has: every block may get an owner of its own.
-pub fn kept(g: &uxfs_format::Geometry, agno: AgNumber, has: u32) -> u32 {
-    if !g.rmapbt() {
-        return 0;
-    }
-    let (leaf, node) = (TreeKind::Rmap.shape().max(g.blocksize, 0) / 2, TreeKind::Rmap.shape().max(g.blocksize, 1) / 2);
-    let length = g.ag_length(agno);
-    let mut level = length.div_ceil(leaf.max(1) as u32);
-    let mut most = level;
-    while level > 1 {
-        level = level.div_ceil(node.max(2) as u32);
-        most += level;
-    }
-    most.max(length / 100).saturating_sub(has)
 }
 
 fn cursor<'a>(tp: &'a mut Trans, agno: AgNumber, agf: &Buf) -> Cursor<'a, RmapTree> {

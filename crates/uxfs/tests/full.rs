@@ -1,0 +1,180 @@
+//! Volumes without room: whatever is tried there, the answer is an error, and the volume goes on.
+
+mod common;
+
+use common::*;
+use std::sync::Arc;
+use uxfs::{Allocate, AttrName, Error, Fs, IoMode, Options, Rename, SetAttr, SetMode};
+use uxfs_device::{DeviceRef, Memory};
+use uxfs_mkfs::Features;
+use uxfs_sync::Chance;
+
+const MIB: u64 = 1 << 20;
+
+fn in_memory(size: u64, blocksize: u32, groups: u32, features: Features) -> Arc<Memory> {
+    let dev = Arc::new(Memory::new(size));
+    let o = uxfs_mkfs::Options { block: blocksize, agcount: Some(groups), features, ..uxfs_mkfs::Options::new(size, [5; 16]) };
+    uxfs_mkfs::format(&*dev, &o).unwrap();
+    dev
+}
+
+fn open(dev: &Arc<Memory>) -> Fs {
+    Fs::open(dev.clone() as DeviceRef, Options { commit: 0, ..Options::default() }).unwrap()
+}
+
+fn is_sound(dev: &Arc<Memory>, what: &str) {
+    let r = uxfs_check::check(&**dev).unwrap();
+    assert!(r.is_sound(), "{what}: {:?}", r.findings);
+}
+
+/// A reference count is entered when nothing can be taken back any more: without what groups keep for that (`space/kept.rs`), the volume
+/// was shut down, and could not be opened again.
+#[test]
+fn sharing_blocks_of_full_groups_does_not_shut_the_volume_down() {
+    for features in [Features::V6_1, Features::NEWEST] {
+        share_in_full_groups(features);
+    }
+}
+
+fn share_in_full_groups(features: Features) {
+    const BLOCK: u64 = 4096;
+    const PIECES: u64 = 4000;
+    let dev = in_memory(128 * MIB, BLOCK as u32, 2, features);
+    let fs = open(&dev);
+    let make = |name: &str| fs.create(fs.root(), name.as_bytes(), file(0o644)).unwrap().ino;
+    let (a, b) = (make("a"), make("b"));
+    // Their blocks alternate.
+    for k in 0..PIECES {
+        for f in [a, b] {
+            fs.write_with(f, k * 2 * BLOCK, &[7; BLOCK as usize], false, IoMode::Direct).unwrap();
+        }
+    }
+    // No room is left in any group, but what this file gives back at its end.
+    let rest = make("rest");
+    let mut blocks = 0;
+    while fs.write_with(rest, blocks * BLOCK, &[9; BLOCK as usize], false, IoMode::Direct).is_ok() {
+        blocks += 1;
+    }
+    blocks -= 400;
+    fs.setattr(rest, SetAttr { size: Some(blocks * BLOCK), ..SetAttr::default() }).unwrap();
+    fs.sync().unwrap();
+    let mut shared = 0;
+    for i in 0..20 {
+        let c = match fs.create(fs.root(), format!("clone {i}").as_bytes(), file(0o644)) {
+            Ok(c) => c.ino,
+            Err(Error::NoSpace) => continue,
+            Err(e) => panic!("create {i}: {e}"),
+        };
+        match fs.clone_range((a, 0), (c, 0), (PIECES * 2 - 1) * BLOCK) {
+            Ok(()) => shared += 1,
+            Err(Error::NoSpace) => {}
+            Err(e) => panic!("clone {i}: {e}, {:?}", fs.shutdown_reason()),
+        }
+    }
+    assert!(shared > 0, "nothing was shared");
+    assert!(fs.shutdown_reason().is_none(), "{:?}", fs.shutdown_reason());
+    fs.unmount().unwrap();
+    is_sound(&dev, "shared");
+}
+
+/// Operations that were tried, and those that found no room.
+#[derive(Default, Debug)]
+struct Tried {
+    all: u32,
+    no_room: u32,
+}
+
+#[test]
+fn whatever_is_tried_on_a_full_volume_leaves_it_sound() {
+    let rounds = if std::env::var_os("UXFS_LONG").is_some() { 40 } else { 2 };
+    let base: u64 = std::env::var("UXFS_SEED").map_or(1, |s| s.parse().unwrap());
+    let mut sum = Tried::default();
+    for seed in base..base + rounds {
+        for (n, (blocksize, groups, features)) in
+            [(4096, 4, Features::NEWEST), (1024, 3, Features::NEWEST), (4096, 2, Features::V6_1), (1024, 4, Features::V6_1)]
+                .into_iter()
+                .enumerate()
+        {
+            let t = work_without_room(seed * 10 + n as u64, blocksize, groups, features);
+            sum.all += t.all;
+            sum.no_room += t.no_room;
+        }
+    }
+    println!("{sum:?}");
+    assert!((sum.all / 20..sum.all / 2).contains(&sum.no_room), "{sum:?}");
+}
+
+fn work_without_room(seed: u64, blocksize: u32, groups: u32, features: Features) -> Tried {
+    const FILES: u64 = 40;
+    let what = format!("seed {seed}");
+    let dev = in_memory(64 * MIB, blocksize, groups, features);
+    let bs = u64::from(blocksize);
+    let mut tried = Tried::default();
+    for life in 0..3 {
+        let fs = open(&dev);
+        if life == 0 {
+            // What is left is soon taken.
+            let most = fs.create(fs.root(), b"most", file(0o644)).unwrap().ino;
+            let free = fs.statfs().free * bs;
+            fs.fallocate(most, Allocate::Reserve { keep_size: false }, 0, free - 2 * MIB).unwrap();
+        }
+        let chance = Chance::seeded(seed << 2 | life);
+        let below = |n: u64| chance.below(n);
+        let root = fs.root();
+        for i in 0..1500 {
+            let name = |n: u64| format!("a file with a name that is not short, number {n}").into_bytes();
+            let some = |n: u64| fs.lookup(root, &name(n)).map(|s| s.ino);
+            let (n, m, at) = (below(FILES), below(FILES), below(600) * bs);
+            let len = (1 + below(60)) * bs;
+            let op = below(22);
+            let done = || -> Result<(), Error> {
+                match op {
+                    0 | 1 => fs.create(root, &name(n), file(0o644)).map(drop),
+                    2 if below(4) == 0 => fs.unlink(root, &name(n)),
+                    3 => fs.rename(root, &name(n), root, &name(m), Rename::Replace),
+                    4..=6 => {
+                        let how = if below(2) == 0 { IoMode::Direct } else { IoMode::Buffered };
+                        // Much at once fills it, pieces apart fill its trees.
+                        match below(2) {
+                            0 => fs.write_with(some(n)?, at, &vec![i as u8; 30 * len as usize], false, how).map(drop),
+                            _ => {
+                                let f = some(n)?;
+                                (0..40).try_for_each(|k| fs.write_with(f, 2 * k * bs, &vec![k as u8; bs as usize], false, how).map(drop))
+                            }
+                        }
+                    }
+                    7 => fs.fsync(some(n)?),
+                    8 | 9 => fs.clone_range((some(n)?, 0), (some(m)?, at), fs.stat(some(n)?)?.size / bs * bs),
+                    10 => fs.clone_range((some(n)?, at), (some(m)?, 0), len),
+                    11 => fs.fallocate(some(n)?, Allocate::Punch, at, len),
+                    12 => fs.fallocate(some(n)?, Allocate::Reserve { keep_size: below(2) == 0 }, at, len),
+                    13 => fs.fallocate(some(n)?, Allocate::Zero { keep_size: true }, at, len),
+                    14 => fs.fallocate(some(n)?, Allocate::Collapse, at, len),
+                    15 => fs.fallocate(some(n)?, Allocate::Insert, at, len),
+                    16 => fs.fallocate(some(n)?, Allocate::Unshare, at, len),
+                    17 => fs.setattr(some(n)?, SetAttr { size: Some(below(2000) * bs), ..SetAttr::default() }).map(drop),
+                    18 => fs.exchange_range((some(n)?, 0), (some(m)?, 0), None),
+                    19 => {
+                        let value = vec![i as u8; below(9000) as usize];
+                        fs.set_attr(some(n)?, AttrName { namespace: 0, name: &name(m) }, &value, SetMode::Any)
+                    }
+                    20 => fs.symlink(root, &name(n), &vec![b't'; 1 + below(1000) as usize], 0, 0).map(drop),
+                    _ => fs.sync(),
+                }
+            }();
+            tried.all += 1;
+            // What was taken is kept.
+            assert!(!(matches!(op, 7 | 21) && matches!(done, Err(Error::NoSpace))), "{what}, life {life}, operation {i}: {done:?}");
+            tried.no_room += u32::from(matches!(done, Err(Error::NoSpace)));
+            assert!(fs.shutdown_reason().is_none(), "{what}, life {life}, operation {i}: {done:?}, {:?}", fs.shutdown_reason());
+        }
+        if life == 1 {
+            // As in a crash.
+            fs.shut_down().unwrap();
+            continue;
+        }
+        fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
+        is_sound(&dev, &format!("{what}, life {life}"));
+    }
+    tried
+}
