@@ -111,7 +111,7 @@ fn answer(fs: &Fs, end: &Mutex<End>, client: UnixStream) -> std::io::Result<()> 
     let said = match question.trim() {
         "stats" => {
             let stats: serde_json::Map<_, _> = fs.stats().into_iter().map(|(k, v)| (k.to_string(), v.into())).collect();
-            json!({"stats": stats, "shut_down": fs.shutdown_reason()})
+            json!({"stats": stats, "shut_down": fs.shutdown_reason(), "read_only": fs.is_read_only()})
         }
         "end" => {
             let mut end = end.lock();
@@ -198,6 +198,15 @@ fn ask(dev: &str, uid: u32, question: &str) -> Result<Value> {
         Some(e) => bail!("its server says: {e}"),
         None => Ok(said),
     }
+}
+
+/// True if the server of a mount opened its volume read-only.
+///
+/// # Errors
+/// Its server does not answer.
+pub fn is_read_only(m: &crate::mount::Mounted) -> Result<bool> {
+    let said = ask(&m.dev, m.uid, "stats")?;
+    said["read_only"].as_bool().context("its server does not say whether it may write")
 }
 
 /// Prints the counters of a mounted volume, a line each or as JSON.

@@ -3,6 +3,7 @@
 use crate::control::{Control, Ending};
 use crate::place::{Part, Source, size};
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::mount::MountFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -114,11 +115,15 @@ fn flush_policy(name: &str) -> Result<JournalFlush> {
     Ok(p)
 }
 
-/// Mounts an image on a directory; returns once it is there, or with `foreground` when it was unmounted.
+/// Mounts an image on a directory; returns once it is there, or with `foreground` when it was unmounted. With the option `remount`
+/// changes the mount that is there.
 ///
 /// # Errors
 /// The volume cannot be opened, the mount is refused, or the last writing failed.
 pub fn mount(image: &std::ffi::OsStr, dir: &Path, options: &[String], foreground: bool) -> Result<()> {
+    if options.iter().any(|o| o.split(',').any(|o| o == "remount")) {
+        return remount(dir, options);
+    }
     let r = parse(image, options)?;
     if !dir.is_dir() {
         bail!("{}: not a directory", dir.display());
@@ -241,6 +246,8 @@ pub struct Mounted {
     pub dev: String,
     /// Who serves it.
     pub uid: u32,
+    /// Its flags, separated by commas.
+    flags: String,
 }
 
 /// All mounts, the newest last: where they are, and what is known of one of uxfs.
@@ -249,12 +256,12 @@ fn all_mounts() -> Result<Vec<(PathBuf, Option<Mounted>)>> {
     let row = |l: &str| {
         let (left, right) = l.split_once(" - ")?;
         let left: Vec<&str> = left.split(' ').collect();
-        let (at, dev): (PathBuf, _) = (unescape(left.get(4)?).into(), left.get(2)?.to_string());
+        let (at, dev, flags): (PathBuf, _, _) = (unescape(left.get(4)?).into(), left.get(2)?.to_string(), left.get(5)?.to_string());
         let mut r = right.split(' ');
         let ours = r.next()? == "fuse.uxfs";
         let image = unescape(r.next()?).into();
         let uid = r.next()?.split(',').find_map(|o| o.strip_prefix("user_id=")).and_then(|u| u.parse().ok());
-        let mounted = uid.filter(|_| ours).map(|uid| Mounted { at: at.clone(), image, dev, uid });
+        let mounted = uid.filter(|_| ours).map(|uid| Mounted { at: at.clone(), image, dev, uid, flags });
         Some((at, mounted))
     };
     Ok(text.lines().filter_map(row).collect())
@@ -286,20 +293,59 @@ fn unescape(s: &str) -> String {
     ["\\040", "\\011", "\\012", "\\134"].iter().zip([" ", "\t", "\n", "\\"]).fold(s.to_string(), |s, (code, c)| s.replace(code, c))
 }
 
+/// The newest mount on a directory.
+fn mounted_on(dir: &Path) -> Result<Mounted> {
+    // Not canonicalize at first: it asks a server that may be gone.
+    let full = std::path::absolute(dir)?;
+    let on = |p: PathBuf| -> Result<Option<Mounted>> { Ok(mounts()?.into_iter().rev().find(|m| m.at == p)) };
+    let found = match on(full)? {
+        None => dir.canonicalize().ok().map(on).transpose()?.flatten(),
+        found => found,
+    };
+    found.with_context(|| format!("{}: no volume is mounted there by uxfs", dir.display()))
+}
+
+/// Flags of a mount that can be changed while it is there: their names, and those that take them away.
+const FLAGS: [(&str, &str, MountFlags); 6] = [
+    ("ro", "rw", MountFlags::RDONLY),
+    ("nosuid", "suid", MountFlags::NOSUID),
+    ("nodev", "dev", MountFlags::NODEV),
+    ("noexec", "exec", MountFlags::NOEXEC),
+    ("noatime", "atime", MountFlags::NOATIME),
+    ("nodiratime", "diratime", MountFlags::NODIRATIME),
+];
+
+/// Changes a mount's flags; other options stay as they were given when it was mounted. `mount -o remount` passes on all that it knows.
+///
+/// # Errors
+/// Nothing is mounted there by uxfs; the volume was opened read-only and is to be written; something could not be written home; only root may.
+fn remount(dir: &Path, options: &[String]) -> Result<()> {
+    let m = mounted_on(dir)?;
+    let mut flags = MountFlags::empty();
+    for o in m.flags.split(',').chain(options.iter().flat_map(|o| o.split(','))) {
+        for (on, off, flag) in FLAGS {
+            if o == on {
+                flags |= flag;
+            } else if o == off {
+                flags -= flag;
+            }
+        }
+    }
+    if flags.contains(MountFlags::RDONLY) {
+        sync(&m.at)?;
+    } else if crate::control::is_read_only(&m)? {
+        bail!("{}: the volume was opened read-only; unmount it, then mount it to write", dir.display());
+    }
+    rustix::mount::mount_remount(&m.at, flags, "").with_context(|| format!("cannot remount {}", dir.display()))
+}
+
 /// Unmounts a directory and waits until its volume is written and closed; `lazy`: does not wait, and takes it from the tree although
 /// it is busy.
 ///
 /// # Errors
 /// It is no mount of uxfs, or busy; the volume could not be closed.
 pub fn unmount(dir: &Path, lazy: bool) -> Result<()> {
-    // Not canonicalize: it asks a server that may be gone.
-    let full = std::path::absolute(dir)?;
-    let list = mounts()?;
-    let found = list.iter().rev().find(|m| m.at == full).or_else(|| {
-        let c = dir.canonicalize().ok()?;
-        list.iter().rev().find(|m| m.at == c)
-    });
-    let Some(m) = found else { bail!("{}: no volume is mounted there by uxfs", dir.display()) };
+    let m = mounted_on(dir)?;
     let ending = if lazy { None } else { Ending::of(&m.dev, m.uid) };
     uxfs_fuse::unmount(&m.at, lazy).with_context(|| format!("cannot unmount {}", dir.display()))?;
     let waited = match ending {

@@ -654,6 +654,10 @@ fn flags_hints_and_trimming_go_through_a_mount() {
     assert!(sectors("dir/new") == 128 && io("dir/new", "lsproj").contains("17"), "{}", sectors("dir/new"));
     assert!(fs::rename(m.at.join("dir/new"), m.at.join("new")).is_ok());
     assert!(io("", "label").contains("labelled"));
+    io("", "label -s other");
+    assert!(io("", "label").contains("other"));
+    let o = run("xfs_io", &["-r", "-c", "label -s thirteen_byte", &m.path("")]);
+    assert!(!o.status.success() && text(&o).contains("Invalid argument"), "{}", text(&o));
     fs::write(m.at.join("big"), vec![1; 30 << 20]).unwrap();
     p.uxfs(&["sync", m.at.to_str().unwrap()]);
     fs::remove_file(m.at.join("big")).unwrap();
@@ -665,6 +669,53 @@ fn flags_hints_and_trimming_go_through_a_mount() {
     must("chattr", &["-i", &m.path("fixed")]);
     fs::remove_file(m.at.join("fixed")).unwrap();
     m.unmount();
+    p.newest_is_silent("v.img");
+    assert!(p.uxfs(&["admin", "v.img"]).contains("\"other\""));
+}
+
+/// As mount(8) calls the helper: with the flags that it knows beside the new ones.
+#[test]
+fn a_mount_becomes_read_only_and_back() {
+    let p = Place::new("remount");
+    p.uxfs(&["mkfs", "-q", "-d", "size=64m", "v.img"]);
+    let m = p.serve("v.img", "");
+    let at = m.at.to_str().unwrap().to_string();
+    let write = || fs::write(m.at.join("file"), "x").map_err(|e| e.raw_os_error());
+    assert_eq!(write(), Ok(()));
+    let flags = || must("findmnt", &["-no", "VFS-OPTIONS", &at]);
+    p.uxfs(&["mount", "-o", "rw,nosuid,nodev,user_id=0,allow_other,remount,ro,noexec", "v.img", &at]);
+    assert_eq!(write(), Err(Some(30)));
+    assert!(["ro", "nosuid", "nodev", "noexec"].iter().all(|f| flags().contains(f)), "{}", flags());
+    // What was written is home.
+    fs::copy(p.dir.join("v.img"), p.dir.join("copy.img")).unwrap();
+    assert_eq!(p.uxfs(&["cat", "copy.img:/file"]), "x");
+    p.uxfs(&["mount", "-o", "remount,rw", "v.img", &at]);
+    assert_eq!(write(), Ok(()));
+    assert!(flags().contains("noexec"), "{}", flags());
+    p.uxfs(&["umount", &at]);
+    drop(m);
+    let m = p.serve("v.img", "ro");
+    let o = p.try_uxfs(&["mount", "-o", "remount,rw", "v.img", m.at.to_str().unwrap()]);
+    assert!(!o.status.success() && text(&o).contains("opened read-only"), "{}", text(&o));
+    drop(m);
+    let o = p.try_uxfs(&["mount", "-o", "remount,rw", "v.img", &at]);
+    assert!(!o.status.success() && text(&o).contains("no volume is mounted there"), "{}", text(&o));
+}
+
+/// As `xfs_io -x -c shutdown` on the kernel's XFS: what was done is in the log, and nothing is done any more.
+#[test]
+fn a_mount_can_be_shut_down() {
+    let p = Place::new("shutdown");
+    p.uxfs(&["mkfs", "-q", "-d", "size=64m", "v.img"]);
+    let m = p.serve("v.img", "");
+    fs::create_dir(m.at.join("made")).unwrap();
+    must("xfs_io", &["-x", "-r", "-c", "shutdown -f", &m.path("")]);
+    let e = fs::create_dir(m.at.join("late")).unwrap_err();
+    assert_eq!(e.raw_os_error(), Some(5), "{e}");
+    drop(m);
+    assert_eq!(p.try_uxfs(&["check", "v.img"]).status.code(), Some(2));
+    p.uxfs(&["recover", "v.img"]);
+    assert_eq!(p.uxfs(&["ls", "v.img:/"]), "made\n");
     p.newest_is_silent("v.img");
 }
 

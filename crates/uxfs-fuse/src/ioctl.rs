@@ -1,4 +1,4 @@
-//! Calls of `ioctl` that FUSE carries: flags, hints and projects of files, trimming, label and generation.
+//! Calls of `ioctl` that FUSE carries: flags, hints and projects of files, trimming, label, generation, shutting down.
 
 use crate::front::errno as engine;
 use uxfs::{FileFlags, Fs, IoMode, OpenFile, xflag};
@@ -13,6 +13,9 @@ mod request {
     pub const FSSETXATTR: u32 = 0x401c_5820;
     pub const FITRIM: u32 = 0xc018_5879;
     pub const GETFSLABEL: u32 = 0x8100_9431;
+    pub const SETFSLABEL: u32 = 0x4100_9432;
+    /// `XFS_IOC_GOINGDOWN`. Its number says that it tells something, so FUSE does not pass on whether the log is to be forced: it is.
+    pub const GOINGDOWN: u32 = 0x8004_587d;
     /// Ours: how an open file is read and written, as a number of 32 bits (0 buffered, 1 dontcache, 2 direct).
     pub const GETIOMODE: u32 = 0x8004_7540;
     pub const SETIOMODE: u32 = 0x4004_7541;
@@ -108,7 +111,7 @@ pub fn answer(fs: &Fs, ino: u64, uid: u32, call: u32, input: &[u8]) -> Result<Ve
             Ok(Vec::new())
         }
         request::GETVERSION => Ok(u64::from(fs.stat(ino).map_err(engine)?.generation).to_ne_bytes().to_vec()),
-        request::FITRIM if uid != 0 => Err(Errno::PERM),
+        request::FITRIM | request::SETFSLABEL | request::GOINGDOWN if uid != 0 => Err(Errno::PERM),
         request::FITRIM => {
             let number = |i: usize| input.get(8 * i..8 * i + 8).and_then(|b| b.try_into().ok()).map(u64::from_ne_bytes);
             let (Some(start), Some(len), Some(least)) = (number(0), number(1), number(2)) else { return Err(Errno::INVAL) };
@@ -122,6 +125,15 @@ pub fn answer(fs: &Fs, ino: u64, uid: u32, call: u32, input: &[u8]) -> Result<Ve
             let mut label = fs.label().map_err(engine)?;
             label.resize(LABEL, 0);
             Ok(label)
+        }
+        request::SETFSLABEL => {
+            let label = input.split(|c| *c == 0).next().unwrap_or_default();
+            fs.set_label(label).map_err(engine)?;
+            Ok(Vec::new())
+        }
+        request::GOINGDOWN => {
+            fs.shut_down().map_err(engine)?;
+            Ok(vec![0; 4])
         }
         _ => Err(Errno::NOTTY),
     }
