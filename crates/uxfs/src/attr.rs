@@ -8,17 +8,17 @@ pub mod parent;
 mod remote;
 mod shortform;
 
-pub use remote::read_plain;
-
 use crate::da::{DaFork, Reader};
+use crate::dir;
 use crate::error::{Error, Result};
 use crate::inode::{Fork, Inode, Which};
+use crate::link;
 use crate::map;
 use crate::trans::Trans;
 use crate::volume::Volume;
 use std::sync::Arc;
 use uxfs_format::attr::{MAX_NAME, MAX_VALUE, entry_hash, flag, is_local, remote_blocks};
-use uxfs_format::inode::Format;
+use uxfs_format::inode::{Format, mode};
 use uxfs_format::log::ino_field;
 
 /// Where a new inode's attribute fork begins, in 8 bytes behind the core.
@@ -26,6 +26,9 @@ pub const DEFAULT_FORKOFF: u8 = 24;
 
 /// The same for a device, pipe or socket: right behind the device number.
 pub const DEVICE_FORKOFF: u8 = 1;
+
+/// Bytes that an attribute fork has at least.
+const LEAST_FORK: usize = 24;
 
 /// The name of an attribute, with its namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +195,7 @@ pub fn set(inode: &Arc<Inode>, name: AttrName<'_>, value: &[u8], mode: SetMode) 
     let local = is_local(name.name.len(), value.len(), bs);
     let value_blocks = if local { 0 } else { remote_blocks(value.len(), bs) as u32 };
     let blocks = tree_blocks(&vol) + value_blocks * (1 + vol.res.write_blocks);
+    make_room(inode)?;
     let mut tp = Trans::new(&vol, vol.res.attrset, blocks)?;
     let _i = inode.lock();
     match (mode, exists(inode, name.into())?) {
@@ -299,26 +303,46 @@ fn shrink(tp: &mut Trans, inode: &Arc<Inode>) -> Result<()> {
     inode.log(tp, field)
 }
 
+/// Where an inode's attribute fork can begin, in 8 bytes; `None` if its inline bytes leave no room.
+fn place_for_fork(inode: &Inode) -> Option<u8> {
+    let d = inode.data();
+    let need = if d.core.format == Format::Local { d.data.local.len() } else { 0 };
+    let least = if d.core.format == Format::Dev { DEVICE_FORKOFF } else { DEFAULT_FORKOFF };
+    let forkoff = need.div_ceil(8).max(usize::from(least));
+    (forkoff * 8 + LEAST_FORK <= inode.vol.geo.literal_area()).then_some(forkoff as u8)
+}
+
+/// Moves a directory or the target of a link out of an inode that it fills, and gives it an attribute fork. Does nothing for others.
+///
+/// # Locks
+/// Takes the inode exclusively, after log space; the caller has neither.
+fn make_room(inode: &Arc<Inode>) -> Result<()> {
+    let is_full = || inode.data().core.forkoff == 0 && place_for_fork(inode).is_none();
+    if !is_full() {
+        return Ok(());
+    }
+    let vol = inode.vol.clone();
+    let (r, target) = (&vol.res, inode.data().data.local.len());
+    let is_dir = inode.data().core.kind() == mode::DIR;
+    let (res, blocks) = if is_dir { (r.create, r.dir_enter_blocks) } else { (r.symlink, link::blocks(&vol.geo, target) + r.write_blocks) };
+    let mut tp = Trans::new(&vol, res, blocks)?;
+    let _i = inode.lock();
+    if !is_full() {
+        return Ok(());
+    }
+    if is_dir { dir::move_out(&mut tp, inode) } else { link::move_out(&mut tp, inode) }?;
+    ensure_fork(&mut tp, inode)?;
+    tp.commit().map(|_| ())
+}
+
 /// Gives an inode without an attribute fork one.
 fn ensure_fork(tp: &mut Trans, inode: &Arc<Inode>) -> Result<()> {
     map::load(inode, Which::Data)?;
-    let need = {
-        let d = inode.data();
-        if d.core.forkoff != 0 {
-            return Ok(());
-        }
-        match d.core.format {
-            Format::Local => d.data.local.len(),
-            _ => 0,
-        }
-    };
-    let literal = tp.vol.geo.literal_area();
-    let least = if inode.data().core.format == Format::Dev { DEVICE_FORKOFF } else { DEFAULT_FORKOFF };
-    let forkoff = need.div_ceil(8).max(usize::from(least));
-    if forkoff * 8 + 24 > literal {
-        return Err(Error::Unsupported { what: "attributes on an inode whose inline bytes fill it".into() });
+    if inode.data().core.forkoff != 0 {
+        return Ok(());
     }
-    map::make_room_for_attributes(tp, inode, forkoff as u8)?;
+    let Some(forkoff) = place_for_fork(inode) else { return Err(inode.vol.corrupt(inode.ino, "has no room for attributes")) };
+    map::make_room_for_attributes(tp, inode, forkoff)?;
     inode.log(tp, ino_field::AEXT)
 }
 

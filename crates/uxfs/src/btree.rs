@@ -485,6 +485,16 @@ impl<'a, T: Tree> Cursor<'a, T> {
         Ok(b)
     }
 
+    /// Moves what a root in an inode holds into a block of its own, where the root itself is to become smaller. `any` record of the tree leads
+    /// there.
+    ///
+    /// # Errors
+    /// `NoSpace` for the block; the tree is corrupt.
+    pub fn lower_root(&mut self, any: &T::Rec) -> Result<()> {
+        self.descend(any)?;
+        self.grow()
+    }
+
     /// Adds a level at the top.
     fn grow(&mut self) -> Result<()> {
         let top = self.path.len() - 1;

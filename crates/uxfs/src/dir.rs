@@ -332,3 +332,14 @@ pub fn check_name(name: &[u8]) -> Result<()> {
 fn hash(name: &[u8]) -> u32 {
     name_hash(name).0
 }
+
+/// Moves the entries of a short form directory out of the inode.
+///
+/// # Locks
+/// The caller has the directory exclusively, and reserved what entering a name may take.
+///
+/// # Errors
+/// `NoSpace`; the directory is corrupt.
+pub fn move_out(tp: &mut Trans, inode: &Arc<Inode>) -> Result<()> {
+    block::from_shortform(&Dir::of(inode), tp)
+}

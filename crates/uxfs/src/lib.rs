@@ -13,6 +13,7 @@ mod error;
 mod file;
 mod fs;
 mod inode;
+mod link;
 mod map;
 mod mount;
 mod namespace;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use uxfs_format::btree::{TreeKind, level, numrecs, set_numrecs};
 use uxfs_format::bytes::{get64, put64};
 use uxfs_format::extent::{EXTENT_SIZE, Extent, MAX_EXTENT};
-use uxfs_format::inode::{Format, flag2};
+use uxfs_format::inode::{Core, Format, flag2};
 use uxfs_format::log::{ino_field, rmap_op};
 use uxfs_format::{DiskAddr, FileBlock, FsBlock, Kind};
 
@@ -423,29 +423,32 @@ pub fn grow_fork(tp: &mut Trans, inode: &Arc<Inode>, which: Which, off: u64, len
 /// Sets where the attribute fork begins; a data fork that does not fit any more changes its form.
 ///
 /// # Errors
-/// `NoSpace`; the root of a bmbt that is too full to shrink is refused by name.
+/// `NoSpace`.
 pub fn make_room_for_attributes(tp: &mut Trans, inode: &Arc<Inode>, forkoff: u8) -> Result<()> {
     let full = {
         let mut d = inode.data();
+        let size = Core { forkoff, ..d.core.clone() }.data_fork_size(&tp.vol.geo);
+        if d.core.format == Format::Btree && !resize_root(&mut d.data, size) {
+            drop(d);
+            lower_root(tp, inode)?;
+            d = inode.data();
+            resize_root(&mut d.data, size);
+        }
         d.core.forkoff = forkoff;
         d.core.aformat = Format::Extents;
         d.core.anextents = 0;
         d.attr = crate::inode::Fork { loaded: true, ..crate::inode::Fork::default() };
-        let size = d.core.data_fork_size(&tp.vol.geo);
-        match d.core.format {
-            Format::Extents => d.data.extents.len() * EXTENT_SIZE > size,
-            Format::Btree => {
-                if !resize_root(&mut d.data, size) {
-                    d.core.forkoff = 0;
-                    drop(d);
-                    return Err(crate::error::Error::Unsupported { what: "attributes on a file whose extent tree fills its inode".into() });
-                }
-                false
-            }
-            _ => false,
-        }
+        d.core.format == Format::Extents && d.data.extents.len() * EXTENT_SIZE > size
     };
     if full { to_btree(tp, inode, Which::Data) } else { inode.log(tp, ino_field::DFORK) }
+}
+
+/// Moves what the root of a bmbt holds into a block of its own.
+fn lower_root(tp: &mut Trans, inode: &Arc<Inode>) -> Result<()> {
+    inode.log(tp, root_field(Which::Data))?;
+    let first = inode.data().data.extents.values().next().copied();
+    let Some(first) = first else { return Err(tp.vol.corrupt(inode.ino, "has a bmbt of nothing")) };
+    Cursor::new(tp, BmapTree { inode: inode.clone(), which: Which::Data }).lower_root(&first)
 }
 
 /// The attribute fork is gone and the data fork larger: the root of its bmbt is laid out anew.
@@ -473,4 +476,23 @@ fn resize_root(f: &mut crate::inode::Fork, size: usize) -> bool {
         put64(&mut f.root, at, s.ptr_get(&old, old.len() as u32, i));
     }
     true
+}
+
+/// Reads bytes of a fork whose blocks bear no headers: values and link targets of version 4.
+///
+/// # Errors
+/// The device's; a block is not mapped.
+pub fn read_plain(inode: &Inode, which: Which, first: u64, len: usize) -> Result<Vec<u8>> {
+    let g = &inode.vol.geo;
+    let mut out = Vec::with_capacity(len.next_multiple_of(g.blocksize as usize));
+    while out.len() < len {
+        let off = first + (out.len() / g.blocksize as usize) as u64;
+        let at = inode.data().fork(which).at(off).map(|e| g.fsb_daddr(e.at(off)));
+        let at = at.ok_or_else(|| inode.vol.corrupt(inode.ino, "has a value or link target that is not mapped"))?;
+        let mut b = vec![0; g.blocksize as usize];
+        uxfs_sync::blocking(|| inode.vol.dev.read(at.0 * 512, &mut b))?;
+        out.extend_from_slice(&b);
+    }
+    out.truncate(len);
+    Ok(out)
 }

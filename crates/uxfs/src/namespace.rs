@@ -5,11 +5,12 @@
 
 use crate::ag;
 use crate::attr::{self, parent};
-use crate::da::{DaFork, Reader, Source};
+use crate::da::{DaFork, Reader};
 use crate::dir;
 use crate::error::{Error, Result};
 use crate::file::{self, Files};
 use crate::inode::{self, Fork, Inode, Inodes, Which};
+use crate::link;
 use crate::map;
 use crate::trans::Trans;
 use crate::volume::Volume;
@@ -20,8 +21,8 @@ use uxfs_format::dir::ftype::of_mode;
 use uxfs_format::inode::{Core, Format, flag, flag2, mode};
 use uxfs_format::log::ino_field;
 use uxfs_format::superblock::incompat;
-use uxfs_format::symlink::{self, MAX_TARGET, REMOTE_HEADER, SYMLINK_MAGIC};
-use uxfs_format::{DiskAddr, Ino, Kind, Lsn, NULL_AG};
+use uxfs_format::symlink::MAX_TARGET;
+use uxfs_format::{Ino, NULL_AG};
 
 /// Most links of an inode.
 const MAX_LINKS: u32 = i32::MAX as u32;
@@ -237,8 +238,7 @@ impl Names {
             return Err(Error::NotFound);
         }
         let g = &self.vol.geo;
-        let payload = g.blocksize as usize - REMOTE_HEADER;
-        let blocks = target.len().div_ceil(payload) as u32;
+        let blocks = link::blocks(g, target.len());
         let r = &self.vol.res;
         let mut tp = Trans::new(&self.vol, r.symlink, r.ialloc_blocks + r.dir_enter_blocks + blocks + parent::blocks(&self.vol))?;
         let _d = dir.lock();
@@ -246,36 +246,7 @@ impl Names {
         let inode = inode::dialloc(&mut tp, &self.inodes, dir.ino, false)?;
         let _i = inode.lock();
         self.init_inode(&inode, &dir.core(), &NewInode { mode: mode::LNK | 0o777, uid, gid, rdev: 0 });
-        let inline = target.len() <= inode.data().core.data_fork_size(g);
-        inode.data().core.size = target.len() as u64;
-        if inline {
-            inode.data().data.local = target.to_vec();
-            inode.log(&mut tp, ino_field::DDATA | ino_field::AEXT)?;
-        } else {
-            inode.data().core.format = Format::Extents;
-            inode.log(&mut tp, ino_field::DEXT | ino_field::AEXT)?;
-            let mut off = 0;
-            while off < u64::from(blocks) {
-                let left = blocks - off as u32;
-                let e = match map::grow_fork(&mut tp, &inode, Which::Data, off, left) {
-                    Err(Error::NoSpace) if left > 1 => map::grow_fork(&mut tp, &inode, Which::Data, off, 1)?,
-                    r => r?,
-                };
-                off = e.end();
-            }
-            let mut rest = target;
-            for (at, bbs) in link_blocks(&inode, blocks) {
-                let b = tp.get_buf(&[(at, bbs)], Kind::Symlink);
-                let (part, behind) = rest.split_at(rest.len().min(bbs as usize * 512 - REMOTE_HEADER));
-                {
-                    let (mut d, done) = (b.data_mut(), target.len() - rest.len());
-                    symlink::init(&mut d, SYMLINK_MAGIC, done as u32, part.len() as u32, inode.ino, at, Lsn(0), g);
-                    d[REMOTE_HEADER..REMOTE_HEADER + part.len()].copy_from_slice(part);
-                }
-                tp.log_all(&b);
-                rest = behind;
-            }
-        }
+        link::put(&mut tp, &inode, target)?;
         dir::add(&mut tp, dir, name, inode.ino, of_mode(mode::LNK))?;
         parent::add(&mut tp, &inode, dir, name)?;
         self.touch_dir(&mut tp, dir)?;
@@ -289,37 +260,10 @@ impl Names {
     /// [`Error::Invalid`] for what is no symbolic link; it is corrupt.
     pub fn readlink(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
         let _i = inode.lock_shared();
-        let (core, local) = {
-            let d = inode.data();
-            (d.core.clone(), d.data.local.clone())
-        };
-        if core.kind() != mode::LNK {
+        if inode.data().core.kind() != mode::LNK {
             return Err(Error::Invalid { what: "this is no symbolic link" });
         }
-        if core.format == Format::Local {
-            return Ok(local);
-        }
-        map::load(inode, Which::Data)?;
-        if !self.vol.geo.v5() {
-            return attr::read_plain(inode, Which::Data, 0, core.size as usize);
-        }
-        let mut out = Vec::new();
-        let mut src = Reader(&self.vol);
-        let blocks = (core.size as usize).div_ceil(self.vol.geo.blocksize as usize - REMOTE_HEADER) as u32;
-        for (at, bbs) in link_blocks(inode, blocks) {
-            let b = src.block(&[(at, bbs)], Kind::Symlink)?;
-            let d = b.data();
-            let bytes = uxfs_format::bytes::get32(&d, 8) as usize;
-            let fits = out.len() as u64 + bytes as u64 <= core.size && REMOTE_HEADER + bytes <= d.len();
-            if Kind::Symlink.owner(&d) != Some(inode.ino.0) || !fits {
-                return Err(self.vol.corrupt(inode.ino, "has a link target in another's block"));
-            }
-            out.extend_from_slice(&d[REMOTE_HEADER..REMOTE_HEADER + bytes]);
-        }
-        if out.len() as u64 != core.size {
-            return Err(self.vol.corrupt(inode.ino, "has a link target that is not mapped"));
-        }
-        Ok(out)
+        link::get(inode)
     }
 
     /// Gives an inode another name.
@@ -703,28 +647,11 @@ impl Names {
 
     /// Blocks of a directory or link may be in the log: their images must not come back over whatever is there next.
     fn invalidate_blocks(&self, tp: &mut Trans, inode: &Arc<Inode>, core: &Core) -> Result<()> {
-        let g = &self.vol.geo;
         if core.kind() == mode::LNK {
-            let blocks = inode.data().data.extents.values().map(|e| e.len).sum();
-            for piece in link_blocks(inode, blocks) {
-                let b = tp.get_buf(&[piece], Kind::Symlink);
-                tp.invalidate(&b);
-            }
+            link::invalidate(tp, inode);
             return Ok(());
         }
+        let g = &self.vol.geo;
         DaFork { inode: inode.clone(), which: Which::Data, base: 0, step: 1 << g.dirblklog }.invalidate_all(tp)
     }
-}
-
-/// Where the target of a link lies in its `blocks` blocks: each extent is one piece, with one header.
-fn link_blocks(inode: &Inode, blocks: u32) -> Vec<(DiskAddr, u32)> {
-    let (g, d) = (&inode.vol.geo, inode.data());
-    let mut out = Vec::new();
-    let mut off = 0;
-    while let Some(e) = d.data.at(off).filter(|_| off < u64::from(blocks)) {
-        let len = (e.end() - off).min(u64::from(blocks) - off) as u32;
-        out.push((g.fsb_daddr(e.at(off)), len * g.bb_per_block()));
-        off += u64::from(len);
-    }
-    out
 }

@@ -365,3 +365,66 @@ fn a_leaf_that_went_with_its_file_does_not_come_home_over_a_value() {
     }
     fs.unmount().unwrap();
 }
+
+/// Such inodes are from Linux before it gave new inodes a place for attributes, and links as long as fits are so today. They move out.
+#[test]
+fn attributes_find_room_where_something_fills_the_inode() {
+    use std::os::unix::fs::MetadataExt;
+    let img = Image::theirs("filled", 300 << 20, &["-i", "size=512"]);
+    let target = format!("{}/{}", "x".repeat(250), "y".repeat(85));
+    let names: Vec<String> = (0..17).map(|i| format!("name {i:06}")).collect();
+    // Roots of extent trees with 9 to 20 entries, where an attribute leaves room for 11, and a tree of three levels.
+    let counts: Vec<u64> = (1200..=2600).step_by(100).chain([5000]).collect();
+    let inos: Vec<u64> = {
+        let m = img.kernel_mount();
+        std::os::unix::fs::symlink(&target, m.path("link")).unwrap();
+        std::fs::create_dir(m.path("dir")).unwrap();
+        let paths = counts.iter().map(|n| m.path(format!("file {n}"))).inspect(|p| drop(std::fs::File::create(p).unwrap()));
+        paths.collect::<Vec<_>>().into_iter().chain([m.path("dir")]).map(|p| p.metadata().unwrap().ino()).collect()
+    };
+    for ino in inos {
+        let o = run("xfs_db", &["-x", "-c", &format!("inode {ino}"), "-c", "write core.forkoff 0", img.path.to_str().unwrap()]);
+        assert!(o.status.success());
+    }
+    {
+        let m = img.kernel_mount();
+        names.iter().for_each(|n| drop(std::fs::File::create(m.path("dir").join(n)).unwrap()));
+        let (d, l) = (m.path("dir").metadata().unwrap(), m.path("link").symlink_metadata().unwrap());
+        assert_eq!((d.blocks(), l.blocks(), l.len()), (0, 0, 336));
+    }
+    let fs = img.open();
+    let attr = |name: &'static [u8]| AttrName { namespace: 0, name };
+    let [dir, link] = [b"dir".as_slice(), b"link"].map(|n| fs.lookup(fs.root(), n).unwrap().ino);
+    let files: Vec<(u64, u64)> = counts.iter().map(|n| (fs.lookup(fs.root(), format!("file {n}").as_bytes()).unwrap().ino, *n)).collect();
+    for (f, n) in &files {
+        for i in 0..*n {
+            fs.write_with(*f, 2 * i * 4096, &[*n as u8; 4096], false, IoMode::Direct).unwrap();
+        }
+    }
+    for ino in files.iter().map(|f| f.0).chain([dir, link]) {
+        fs.set_attr(ino, AttrName { namespace: 2, name: b"a" }, b"first", SetMode::Create).unwrap();
+        fs.set_attr(ino, AttrName { namespace: 2, name: b"b" }, &[b'v'; 3000], SetMode::Any).unwrap();
+    }
+    assert_eq!(fs.readlink(link).unwrap(), target.as_bytes());
+    for (f, n) in &files {
+        assert_eq!(fs.stat(*f).unwrap().size, (2 * n - 1) * 4096);
+        fs.remove_attr(*f, attr(b"none")).unwrap_err();
+    }
+    fs.unmount().unwrap();
+    img.repair_is_silent();
+    let m = img.kernel_mount();
+    assert_eq!(std::fs::read_link(m.path("link")).unwrap().to_str().unwrap(), target);
+    let mut seen: Vec<String> = std::fs::read_dir(m.path("dir")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    seen.sort();
+    assert_eq!(seen, names);
+    for name in ["dir", "link", "file 1200", "file 1900", "file 2600", "file 5000"] {
+        let path = m.path(name);
+        let o = run("getfattr", &["-h", "--only-values", "-n", "trusted.a", path.to_str().unwrap()]);
+        assert_eq!(String::from_utf8_lossy(&o.stdout), "first", "{name}");
+        if let Some(n) = name.strip_prefix("file ") {
+            let n: usize = n.parse().unwrap();
+            let bytes = std::fs::read(&path).unwrap();
+            assert!(bytes.chunks(4096).enumerate().all(|(i, b)| b.iter().all(|b| *b == if i % 2 == 0 { n as u8 } else { 0 })), "{name}");
+        }
+    }
+}

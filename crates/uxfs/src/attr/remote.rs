@@ -54,7 +54,7 @@ pub(super) fn read(inode: &Inode, first: u32, len: usize) -> Result<Vec<u8>> {
     let g = &inode.vol.geo;
     let mut out = Vec::with_capacity(len);
     if !g.v5() {
-        return read_plain(inode, Which::Attr, u64::from(first), len);
+        return map::read_plain(inode, Which::Attr, u64::from(first), len);
     }
     for i in 0..remote_blocks(len, g.blocksize as usize) as u64 {
         let off = u64::from(first) + i;
@@ -70,25 +70,6 @@ pub(super) fn read(inode: &Inode, first: u32, len: usize) -> Result<Vec<u8>> {
         out.extend_from_slice(&b[REMOTE_HEADER..REMOTE_HEADER + bytes]);
     }
     if out.len() == len { Ok(out) } else { Err(Error::CorruptInode { ino: inode.ino, what: "has an attribute whose value is cut short" }) }
-}
-
-/// Reads bytes of a fork whose blocks bear no headers: values and link targets of version 4.
-///
-/// # Errors
-/// The device's; a block is not mapped.
-pub fn read_plain(inode: &Inode, which: Which, first: u64, len: usize) -> Result<Vec<u8>> {
-    let g = &inode.vol.geo;
-    let mut out = Vec::with_capacity(len.next_multiple_of(g.blocksize as usize));
-    while out.len() < len {
-        let off = first + (out.len() / g.blocksize as usize) as u64;
-        let at = inode.data().fork(which).at(off).map(|e| g.fsb_daddr(e.at(off)));
-        let at = at.ok_or_else(|| inode.vol.corrupt(inode.ino, "has a value or link target that is not mapped"))?;
-        let mut b = vec![0; g.blocksize as usize];
-        uxfs_sync::blocking(|| inode.vol.dev.read(at.0 * 512, &mut b))?;
-        out.extend_from_slice(&b);
-    }
-    out.truncate(len);
-    Ok(out)
 }
 
 /// Frees the blocks of a value.
