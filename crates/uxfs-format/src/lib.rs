@@ -16,6 +16,7 @@ pub mod geometry;
 pub mod hash;
 pub mod inode;
 pub mod log;
+pub mod quota;
 pub mod reservation;
 pub mod superblock;
 pub mod symlink;

@@ -10,9 +10,10 @@ use crate::volume::Volume;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use uxfs_device::{Class, DeviceRef, WriteRequest};
-use uxfs_format::bytes::{get32, get64, put32};
+use uxfs_format::bytes::{get16, get32, get64, put32};
 use uxfs_format::inode::{self, CORE_SIZE, Core, Format, INODE_CRC, INODE_LSN, NEXT_UNLINKED, swap_for_log};
 use uxfs_format::log::{AttrIntent, BufFormat, ExchangeIntent, IcreateFormat, InodeFormat, Intent, buf_flag, ino_field, item};
+use uxfs_format::quota::{self, RecordFormat};
 use uxfs_format::{AgIno, DiskAddr, Geometry, Kind, Lsn, crc};
 use uxfs_journal::{JournalError, LogGeometry, LogItem, LogState, Replay, ReplayItem, replay};
 
@@ -136,9 +137,6 @@ impl Player<'_> {
         if self.is_cancelled(f.daddr, bbs) {
             return Ok(());
         }
-        if f.flags & buf_flag::DQUOT != 0 {
-            return Err(Error::Unsupported { what: "recovering quota records".into() });
-        }
         let runs = f.runs();
         if runs.len() + 1 > it.regions.len() {
             return malformed("a buffer has fewer regions than its map says");
@@ -148,7 +146,9 @@ impl Player<'_> {
         }
         let g = self.g.clone();
         let Replayed { bytes: b, changed, stamp } = self.block(f.daddr, bbs)?;
-        if let Some(k) = Kind::sniff(b)
+        // Quota records bear a position each, the block none: whatever seems to be one is of what was there before.
+        if f.flags & buf_flag::DQUOT == 0
+            && let Some(k) = Kind::sniff(b)
             && k.uuid_matches(b, &g)
             && k.lsn(b).is_some_and(|l| l >= lsn && l.0 != u64::MAX)
             // A block that was torn as it went home has its new head and old sectors behind: its position says nothing.
@@ -226,7 +226,7 @@ impl Player<'_> {
         let Replayed { bytes: cluster, changed, .. } = self.block(f.daddr, f.bbs)?;
         let offset = f.offset as usize;
         let Some(home) = cluster.get_mut(offset..offset + isize) else { return malformed("an inode lies outside its cluster") };
-        if uxfs_format::bytes::get16(home, 0) == inode::INODE_MAGIC
+        if get16(home, 0) == inode::INODE_MAGIC
             && get64(home, INODE_LSN) > lsn.0
             && crc::verify(home, INODE_CRC)
             && get64(home, 160) == get64(&g.meta_uuid, 0)
@@ -239,7 +239,7 @@ impl Player<'_> {
         let flags2 = get64(&be, 120).swap_bytes();
         swap_for_log(&mut be, flags2);
         let new = Core::decode(&be);
-        if get64(&be, 152) != f.ino.0 || uxfs_format::bytes::get16(&be, 0) != inode::INODE_MAGIC {
+        if get64(&be, 152) != f.ino.0 || get16(&be, 0) != inode::INODE_MAGIC {
             return malformed("an inode's core is another's");
         }
         let next = get32(home, NEXT_UNLINKED);
@@ -276,6 +276,23 @@ impl Player<'_> {
         let owners = f.fields & (ino_field::DOWNER | ino_field::AOWNER) != 0;
         if owners && (new.format == Format::Btree || new.aformat == Format::Btree) {
             return Err(Error::Unsupported { what: "recovering an exchange of extent trees".into() });
+        }
+        Ok(())
+    }
+
+    /// Limits and timers are kept; counters are counted anew by the next mount that has quota.
+    fn quota(&mut self, it: &ReplayItem, lsn: Lsn) -> Result<()> {
+        let (Some(f), Some(body)) = (RecordFormat::parse(&it.regions[0]), it.regions.get(1)) else { return malformed("quota record") };
+        if self.is_cancelled(f.daddr, f.bbs) {
+            return Ok(());
+        }
+        let g = self.g.clone();
+        let Replayed { bytes: b, changed, .. } = self.block(f.daddr, f.bbs)?;
+        let (at, fits) = (f.offset as usize, body.len() >= quota::BODY && get16(body, 0) == quota::MAGIC);
+        let Some(record) = b.get_mut(at..at + quota::RECORD).filter(|_| fits) else { return malformed("a quota record does not fit") };
+        if quota::lsn(record).is_none_or(|l| l < lsn) {
+            *changed = true;
+            quota::put(record, body, &g);
         }
         Ok(())
     }
@@ -322,6 +339,7 @@ impl Player<'_> {
                 self.pending.attrs.remove(&done.id);
                 Ok(())
             }
+            item::DQUOT => self.quota(it, lsn),
             item::QUOTAOFF => Ok(()),
             k => Err(Error::Unsupported { what: format!("recovering log items of type {} ({k:#x})", item::name(k)) }),
         }
