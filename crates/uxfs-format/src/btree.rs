@@ -23,6 +23,8 @@ pub const SHORT_HEADER: usize = 56;
 pub const LONG_HEADER: usize = 72;
 /// Byte offset of the checksum, short form.
 pub const SHORT_CRC: usize = 52;
+/// Byte offset of the owner, long form.
+pub const LONG_OWNER: usize = 56;
 /// Byte offset of the checksum, long form.
 pub const LONG_CRC: usize = 64;
 /// No tree is higher.

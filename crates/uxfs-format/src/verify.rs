@@ -1,6 +1,6 @@
 //! Verification of whole metadata blocks, the same function on the way in and on the way out.
 
-use crate::btree::TreeKind;
+use crate::btree::{LONG_OWNER, TreeKind};
 use crate::bytes::*;
 use crate::*;
 
@@ -218,7 +218,7 @@ impl Kind {
     /// The inode, or of a group's tree the group, that a block says it belongs to; blocks of version 4 say nothing.
     pub fn owner(self, b: &[u8]) -> Option<u64> {
         let owner = match self {
-            Kind::Btree(TreeKind::Bmap) => get64(b, 56),
+            Kind::Btree(TreeKind::Bmap) => get64(b, LONG_OWNER),
             Kind::Btree(_) => u64::from(get32(b, 48)),
             Kind::DirBlock | Kind::DirData | Kind::DirFree => get64(b, 40),
             Kind::DirLeaf1 | Kind::DirLeafN | Kind::DaNode | Kind::AttrLeaf | Kind::DaAny => get64(b, 48),

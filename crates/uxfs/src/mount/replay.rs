@@ -7,14 +7,15 @@ use crate::error::{Error, Result};
 use crate::inode::Fork;
 use crate::trans::IntentItem;
 use crate::volume::Volume;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use uxfs_device::{Class, DeviceRef, WriteRequest};
-use uxfs_format::bytes::{get16, get32, get64, put32};
+use uxfs_format::btree::{self, LONG_OWNER, TreeKind};
+use uxfs_format::bytes::{get16, get32, get64, put32, put64};
 use uxfs_format::inode::{self, CORE_SIZE, Core, Format, INODE_CRC, INODE_LSN, NEXT_UNLINKED, swap_for_log};
 use uxfs_format::log::{AttrIntent, BufFormat, ExchangeIntent, IcreateFormat, InodeFormat, Intent, buf_flag, ino_field, item};
 use uxfs_format::quota::{self, RecordFormat};
-use uxfs_format::{AgIno, DiskAddr, Geometry, Kind, Lsn, crc};
+use uxfs_format::{AgIno, DiskAddr, FsBlock, Geometry, Kind, Lsn, crc};
 use uxfs_journal::{JournalError, LogGeometry, LogItem, LogState, Replay, ReplayItem, replay};
 
 /// Intents without a completion.
@@ -72,6 +73,13 @@ struct Player<'a> {
     blocks: HashMap<(u64, u32), Replayed>,
     at: Lsn,
     pending: Pending,
+}
+
+/// Where a block of a bmbt leads to, and the level there.
+fn pointers(b: &[u8]) -> Vec<(u64, u16)> {
+    let (s, level) = (TreeKind::Bmap.shape(), btree::level(b));
+    let n = if level > 0 { btree::numrecs(b).min(s.max(b.len() as u32, level)) } else { 0 };
+    (0..n).map(|i| (s.ptr_get(b, b.len() as u32, i), level.saturating_sub(1))).collect()
 }
 
 fn malformed<T>(what: &str) -> Result<T> {
@@ -212,9 +220,14 @@ impl Player<'_> {
     }
 
     fn inode(&mut self, it: &ReplayItem, lsn: Lsn) -> Result<()> {
-        let (Some(f), Some(core)) = (InodeFormat::parse(&it.regions[0]), it.regions.get(1)) else {
-            return malformed("inode format");
-        };
+        let Some(f) = InodeFormat::parse(&it.regions[0]) else { return malformed("inode format") };
+        self.inode_core(&f, it, lsn)?;
+        // Also where the inode itself is home: the blocks of its trees need not be.
+        if f.fields & (ino_field::DOWNER | ino_field::AOWNER) != 0 { self.take_over(&f) } else { Ok(()) }
+    }
+
+    fn inode_core(&mut self, f: &InodeFormat, it: &ReplayItem, lsn: Lsn) -> Result<()> {
+        let Some(core) = it.regions.get(1) else { return malformed("inode format") };
         if self.is_cancelled(f.daddr, f.bbs) {
             return Ok(());
         }
@@ -273,9 +286,39 @@ impl Player<'_> {
             put(home, CORE_SIZE + dsize, g.literal_area() - dsize, ino_field::ABROOT, regions.next())?;
         }
         crc::stamp(home, INODE_CRC);
-        let owners = f.fields & (ino_field::DOWNER | ino_field::AOWNER) != 0;
-        if owners && (new.format == Format::Btree || new.aformat == Format::Btree) {
-            return Err(Error::Unsupported { what: "recovering an exchange of extent trees".into() });
+        Ok(())
+    }
+
+    /// An inode got the extent trees of another one, by an exchange of whole forks: their blocks name the new owner.
+    fn take_over(&mut self, f: &InodeFormat) -> Result<()> {
+        let g = self.g.clone();
+        let offset = f.offset as usize;
+        let cluster = &self.block(f.daddr, f.bbs)?.bytes;
+        let Some(home) = cluster.get(offset..offset + g.inodesize as usize) else { return Ok(()) };
+        let core = Core { ino: f.ino, ..Core::decode(home) };
+        let (data, attr) = home[CORE_SIZE..].split_at(core.data_fork_size(&g).min(g.literal_area()));
+        let forks = [(ino_field::DOWNER, core.format, data), (ino_field::AOWNER, core.aformat, attr)];
+        let mut ways = Vec::new();
+        // One that was freed since has no trees any more.
+        for (_, _, bytes) in forks.into_iter().filter(|x| core.mode != 0 && f.fields & x.0 != 0 && x.1 == Format::Btree) {
+            let Ok(root) = Fork::decode(bytes, Format::Btree, 0, 0) else { return malformed("an inode's bmbt root does not fit") };
+            ways.extend(pointers(&root.root));
+        }
+        let mut seen = HashSet::new();
+        while let Some((ptr, level)) = ways.pop() {
+            if !g.valid_fsb(FsBlock(ptr), 1) {
+                return malformed("a bmbt leads outside the volume");
+            }
+            if !seen.insert(ptr) {
+                continue;
+            }
+            let Replayed { bytes: b, changed, .. } = self.block(g.fsb_daddr(FsBlock(ptr)), g.bb_per_block())?;
+            if Kind::sniff(b) != Some(Kind::Btree(TreeKind::Bmap)) || btree::level(b) != level {
+                return malformed("a bmbt leads to what is none");
+            }
+            *changed |= get64(b, LONG_OWNER) != f.ino.0;
+            put64(b, LONG_OWNER, f.ino.0);
+            ways.extend(pointers(b));
         }
         Ok(())
     }
