@@ -44,6 +44,7 @@ fn work(seed: u64, block: u32, inode: u32, features: Features) {
     let mut next = 0;
     // How large values are, and how many names there are, differs from volume to volume.
     let (names, large) = (1 + below(400), [20, 300, 900, 4000, 65536][below(5) as usize]);
+    let collide = below(3) == 0;
     for life in 0..4 {
         let fs = open(&dev, (below(2) == 0).then_some(0));
         check(&fs, &files, &model, &format!("{what}, life {life}"));
@@ -61,7 +62,7 @@ fn work(seed: u64, block: u32, inode: u32, features: Features) {
             let f = files[below(files.len() as u64) as usize];
             let namespace = [0, 2, 4][below(3) as usize];
             let n = below(names);
-            let name = format!("{n}-{}", "n".repeat((n * 37 % 250) as usize)).into_bytes();
+            let name = if collide { colliding(n) } else { format!("{n}-{}", "n".repeat((n * 37 % 250) as usize)).into_bytes() };
             let a = AttrName { namespace, name: &name };
             let key = (f, namespace, name.clone());
             match below(10) {

@@ -20,6 +20,17 @@ pub fn dir(mode: u16) -> Make {
     Make { mode: 0o040000 | mode, uid: 0, gid: 0, rdev: (0, 0), umask: 0 }
 }
 
+/// One of 1024 names that all have the same hash: its bytes go in by 7 bits, so a bit of one and the next byte's highest weigh the same.
+pub fn colliding(n: u64) -> Vec<u8> {
+    let mut name = b"abcdefghijklmnopqrst".to_vec();
+    for bit in (0..10).filter(|b| n >> b & 1 != 0) {
+        name[2 * bit] ^= 1;
+        name[2 * bit + 1] ^= 0x80;
+    }
+    assert_eq!(uxfs_format::hash::name_hash(&name), uxfs_format::hash::name_hash(b"abcdefghijklmnopqrst"));
+    name
+}
+
 /// Runs an oracle; a missing one fails the test.
 pub fn run(program: &str, args: &[&str]) -> Output {
     Command::new(program)
