@@ -49,7 +49,7 @@ use memory::Memory;
 use pages::Pages;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use writeback::Claims;
 
 /// What the cache knows of one file.
@@ -158,7 +158,7 @@ impl FileState {
 
 impl Drop for FileState {
     fn drop(&mut self) {
-        self.files.dirty_pages.fetch_sub(self.pages.dirty(), Ordering::AcqRel);
+        self.files.count_dirty(-(self.pages.dirty() as isize));
     }
 }
 
@@ -232,7 +232,8 @@ pub struct Files {
     flusher: Flusher,
     readers: Readers,
     /// Pages that are dirty or being written.
-    dirty_pages: AtomicUsize,
+    /// Below zero for a moment where pages are written back before they are counted.
+    dirty_pages: AtomicIsize,
     dirty_peak: AtomicUsize,
     /// The domain of what nobody has written yet.
     nobody: Arc<Account>,
@@ -252,7 +253,7 @@ impl Files {
             memory,
             flusher: Flusher::default(),
             readers: Readers::default(),
-            dirty_pages: AtomicUsize::new(0),
+            dirty_pages: AtomicIsize::new(0),
             dirty_peak: AtomicUsize::new(0),
             nobody: Arc::default(),
             limit,
@@ -266,7 +267,7 @@ impl Files {
             ("file_bytes_peak", self.memory.peak() as u64),
             ("file_spare_bytes", self.memory.spare_bytes() as u64),
             ("file_folios", self.memory.folios() as u64),
-            ("dirty_bytes", self.dirty_pages.load(Ordering::Acquire) as u64 * block),
+            ("dirty_bytes", self.dirty_pages() as u64 * block),
             ("dirty_bytes_peak", self.dirty_peak.load(Ordering::Relaxed) as u64 * block),
             ("dirty_behind_bytes", self.dirty.lock().all_behind() as u64 * block),
             ("writers_throttled", self.flusher.throttled.load(Ordering::Relaxed)),
@@ -326,9 +327,14 @@ impl Files {
         drop((files, waiting));
     }
 
-    /// More pages are dirty.
-    fn count_dirty(&self, pages: usize) {
-        let now = self.dirty_pages.fetch_add(pages, Ordering::AcqRel) + pages;
+    /// Dirty pages of all files.
+    fn dirty_pages(&self) -> usize {
+        usize::try_from(self.dirty_pages.load(Ordering::Acquire)).unwrap_or(0)
+    }
+
+    /// More pages are dirty, or fewer.
+    fn count_dirty(&self, pages: isize) {
+        let now = usize::try_from(self.dirty_pages.fetch_add(pages, Ordering::AcqRel) + pages).unwrap_or(0);
         if now > self.dirty_peak.load(Ordering::Relaxed) {
             self.dirty_peak.fetch_max(now, Ordering::Relaxed);
         }
@@ -459,7 +465,7 @@ pub(crate) fn free_behind(tp: &mut Trans, inode: &Arc<Inode>, from: u64) -> Resu
 fn drop_pages(inode: &Inode, st: &FileState, from: u64, end: u64) {
     let (dirty, delayed) = st.pages.forget(from, end);
     st.give_up_pages(inode, delayed);
-    st.files.dirty_pages.fetch_sub(dirty, Ordering::AcqRel);
+    st.files.count_dirty(-(dirty as isize));
 }
 
 /// Forgets all data of a file that is going away.

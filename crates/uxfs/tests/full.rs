@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use uxfs::{Allocate, AttrName, Error, Fs, IoMode, Options, Rename, SetAttr, SetMode};
 use uxfs_device::{DeviceRef, Memory};
@@ -84,90 +85,88 @@ struct Tried {
     no_room: u32,
 }
 
-#[test]
-fn whatever_is_tried_on_a_full_volume_leaves_it_sound() {
-    let rounds = if std::env::var_os("UXFS_LONG").is_some() { 40 } else { 2 };
-    let base: u64 = std::env::var("UXFS_SEED").map_or(1, |s| s.parse().unwrap());
-    let mut sum = Tried::default();
-    for seed in base..base + rounds {
-        for (n, (blocksize, groups, features)) in
-            [(4096, 4, Features::NEWEST), (1024, 3, Features::NEWEST), (4096, 2, Features::V6_1), (1024, 4, Features::V6_1)]
-                .into_iter()
-                .enumerate()
-        {
-            let t = work_without_room(seed * 10 + n as u64, blocksize, groups, features);
-            sum.all += t.all;
-            sum.no_room += t.no_room;
-        }
-    }
-    println!("{sum:?}");
-    assert!((sum.all / 20..sum.all / 2).contains(&sum.no_room), "{sum:?}");
+const FILES: u64 = 40;
+
+fn name(n: u64) -> Vec<u8> {
+    format!("a file with a name that is not short, number {n}").into_bytes()
 }
 
-fn work_without_room(seed: u64, blocksize: u32, groups: u32, features: Features) -> Tried {
-    const FILES: u64 = 40;
-    let what = format!("seed {seed}");
+/// Tries something that chance chooses; false if what was taken before was not kept.
+fn try_something(fs: &Fs, chance: &Chance, i: u32) -> (Result<(), Error>, bool) {
+    let below = |n: u64| chance.below(n);
+    let (root, bs) = (fs.root(), u64::from(fs.geometry().blocksize));
+    let some = |n: u64| fs.lookup(root, &name(n)).map(|s| s.ino);
+    let (n, m, at) = (below(FILES), below(FILES), below(600) * bs);
+    let len = (1 + below(60)) * bs;
+    let op = below(22);
+    let done = || -> Result<(), Error> {
+        match op {
+            0 | 1 => fs.create(root, &name(n), file(0o644)).map(drop),
+            2 if below(4) == 0 => fs.unlink(root, &name(n)),
+            3 => fs.rename(root, &name(n), root, &name(m), Rename::Replace),
+            4..=6 => {
+                let how = if below(2) == 0 { IoMode::Direct } else { IoMode::Buffered };
+                // Much at once fills it, pieces apart fill its trees.
+                match below(2) {
+                    0 => fs.write_with(some(n)?, at, &vec![i as u8; 30 * len as usize], false, how).map(drop),
+                    _ => {
+                        let f = some(n)?;
+                        (0..40).try_for_each(|k| fs.write_with(f, 2 * k * bs, &vec![k as u8; bs as usize], false, how).map(drop))
+                    }
+                }
+            }
+            7 => fs.fsync(some(n)?),
+            8 | 9 => fs.clone_range((some(n)?, 0), (some(m)?, at), fs.stat(some(n)?)?.size / bs * bs),
+            10 => fs.clone_range((some(n)?, at), (some(m)?, 0), len),
+            11 => fs.fallocate(some(n)?, Allocate::Punch, at, len),
+            12 => fs.fallocate(some(n)?, Allocate::Reserve { keep_size: below(2) == 0 }, at, len),
+            13 => fs.fallocate(some(n)?, Allocate::Zero { keep_size: true }, at, len),
+            14 => fs.fallocate(some(n)?, Allocate::Collapse, at, len),
+            15 => fs.fallocate(some(n)?, Allocate::Insert, at, len),
+            16 => fs.fallocate(some(n)?, Allocate::Unshare, at, len),
+            17 => fs.setattr(some(n)?, SetAttr { size: Some(below(2000) * bs), ..SetAttr::default() }).map(drop),
+            18 => fs.exchange_range((some(n)?, 0), (some(m)?, 0), None),
+            19 => {
+                let value = vec![i as u8; below(9000) as usize];
+                fs.set_attr(some(n)?, AttrName { namespace: 0, name: &name(m) }, &value, SetMode::Any)
+            }
+            20 => fs.symlink(root, &name(n), &vec![b't'; 1 + below(1000) as usize], 0, 0).map(drop),
+            _ => fs.sync(),
+        }
+    }();
+    let kept = !(matches!(op, 7 | 21) && matches!(done, Err(Error::NoSpace)));
+    (done, kept)
+}
+
+fn work_without_room(seed: u64, blocksize: u32, groups: u32, features: Features, threads: u64) -> Tried {
+    let what = format!("seed {seed}, {threads} threads");
     let dev = in_memory(64 * MIB, blocksize, groups, features);
-    let bs = u64::from(blocksize);
-    let mut tried = Tried::default();
+    let sum = Mutex::new(Tried::default());
     for life in 0..3 {
         let fs = open(&dev);
         if life == 0 {
             // What is left is soon taken.
             let most = fs.create(fs.root(), b"most", file(0o644)).unwrap().ino;
-            let free = fs.statfs().free * bs;
+            let free = fs.statfs().free * u64::from(blocksize);
             fs.fallocate(most, Allocate::Reserve { keep_size: false }, 0, free - 2 * MIB).unwrap();
         }
-        let chance = Chance::seeded(seed << 2 | life);
-        let below = |n: u64| chance.below(n);
-        let root = fs.root();
-        for i in 0..1500 {
-            let name = |n: u64| format!("a file with a name that is not short, number {n}").into_bytes();
-            let some = |n: u64| fs.lookup(root, &name(n)).map(|s| s.ino);
-            let (n, m, at) = (below(FILES), below(FILES), below(600) * bs);
-            let len = (1 + below(60)) * bs;
-            let op = below(22);
-            let done = || -> Result<(), Error> {
-                match op {
-                    0 | 1 => fs.create(root, &name(n), file(0o644)).map(drop),
-                    2 if below(4) == 0 => fs.unlink(root, &name(n)),
-                    3 => fs.rename(root, &name(n), root, &name(m), Rename::Replace),
-                    4..=6 => {
-                        let how = if below(2) == 0 { IoMode::Direct } else { IoMode::Buffered };
-                        // Much at once fills it, pieces apart fill its trees.
-                        match below(2) {
-                            0 => fs.write_with(some(n)?, at, &vec![i as u8; 30 * len as usize], false, how).map(drop),
-                            _ => {
-                                let f = some(n)?;
-                                (0..40).try_for_each(|k| fs.write_with(f, 2 * k * bs, &vec![k as u8; bs as usize], false, how).map(drop))
-                            }
-                        }
-                    }
-                    7 => fs.fsync(some(n)?),
-                    8 | 9 => fs.clone_range((some(n)?, 0), (some(m)?, at), fs.stat(some(n)?)?.size / bs * bs),
-                    10 => fs.clone_range((some(n)?, at), (some(m)?, 0), len),
-                    11 => fs.fallocate(some(n)?, Allocate::Punch, at, len),
-                    12 => fs.fallocate(some(n)?, Allocate::Reserve { keep_size: below(2) == 0 }, at, len),
-                    13 => fs.fallocate(some(n)?, Allocate::Zero { keep_size: true }, at, len),
-                    14 => fs.fallocate(some(n)?, Allocate::Collapse, at, len),
-                    15 => fs.fallocate(some(n)?, Allocate::Insert, at, len),
-                    16 => fs.fallocate(some(n)?, Allocate::Unshare, at, len),
-                    17 => fs.setattr(some(n)?, SetAttr { size: Some(below(2000) * bs), ..SetAttr::default() }).map(drop),
-                    18 => fs.exchange_range((some(n)?, 0), (some(m)?, 0), None),
-                    19 => {
-                        let value = vec![i as u8; below(9000) as usize];
-                        fs.set_attr(some(n)?, AttrName { namespace: 0, name: &name(m) }, &value, SetMode::Any)
-                    }
-                    20 => fs.symlink(root, &name(n), &vec![b't'; 1 + below(1000) as usize], 0, 0).map(drop),
-                    _ => fs.sync(),
-                }
-            }();
-            tried.all += 1;
-            // What was taken is kept.
-            assert!(!(matches!(op, 7 | 21) && matches!(done, Err(Error::NoSpace))), "{what}, life {life}, operation {i}: {done:?}");
-            tried.no_room += u32::from(matches!(done, Err(Error::NoSpace)));
-            assert!(fs.shutdown_reason().is_none(), "{what}, life {life}, operation {i}: {done:?}, {:?}", fs.shutdown_reason());
-        }
+        let work = |thread: u64| {
+            let chance = Chance::seeded(seed << 5 | thread << 2 | life);
+            let mut tried = Tried::default();
+            for i in 0..1500 {
+                let (done, kept) = try_something(&fs, &chance, i);
+                tried.all += 1;
+                tried.no_room += u32::from(matches!(done, Err(Error::NoSpace)));
+                assert!(kept, "{what}, life {life}, operation {i}: {done:?}");
+                let shut_down = fs.shutdown_reason();
+                assert!(shut_down.is_none(), "{what}, life {life}, operation {i}: {done:?}, {shut_down:?}");
+            }
+            let mut sum = sum.lock();
+            sum.all += tried.all;
+            sum.no_room += tried.no_room;
+        };
+        let work = &work;
+        std::thread::scope(|s| (0..threads).for_each(|t| drop(s.spawn(move || work(t)))));
         if life == 1 {
             // As in a crash.
             fs.shut_down().unwrap();
@@ -176,5 +175,23 @@ fn work_without_room(seed: u64, blocksize: u32, groups: u32, features: Features)
         fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
         is_sound(&dev, &format!("{what}, life {life}"));
     }
-    tried
+    sum.into_inner()
+}
+
+#[test]
+fn whatever_is_tried_on_a_full_volume_leaves_it_sound() {
+    let rounds = if std::env::var_os("UXFS_LONG").is_some() { 40 } else { 2 };
+    let base: u64 = std::env::var("UXFS_SEED").map_or(1, |s| s.parse().unwrap());
+    let forms = [(4096, 4, Features::NEWEST), (1024, 3, Features::NEWEST), (4096, 2, Features::V6_1), (1024, 4, Features::V6_1)];
+    let mut sum = Tried::default();
+    for seed in base..base + rounds {
+        for (n, (blocksize, groups, features)) in forms.into_iter().enumerate() {
+            for threads in [1, 4] {
+                let t = work_without_room(seed * 10 + n as u64, blocksize, groups, features, threads);
+                sum.all += t.all;
+                sum.no_room += t.no_room;
+            }
+        }
+    }
+    assert!((sum.all / 20..sum.all / 2).contains(&sum.no_room), "{sum:?}");
 }

@@ -172,10 +172,6 @@ impl Files {
         self.limit / if self.cfg.keep { 4 } else { 16 }
     }
 
-    fn dirty_pages(&self) -> usize {
-        self.dirty_pages.load(Ordering::Acquire)
-    }
-
     /// Wakes the workers; starts them if there are none yet.
     fn kick(self: &Arc<Self>) {
         self.flusher.workers.begin(WORKERS, "uxfs-flush", || {

@@ -242,7 +242,7 @@ pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: Source<'
     }
     loop {
         let done = st.pages.write(first, home, &wanted, how.drop);
-        st.files.count_dirty(done.newly_dirty);
+        st.files.count_dirty(done.newly_dirty as isize);
         if done.spare > 0 {
             st.give_up_pages(inode, done.spare);
         }

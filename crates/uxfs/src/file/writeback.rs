@@ -220,7 +220,7 @@ fn write_next(
         finish(run, true);
         res = res.and(Err(e));
     }
-    files.dirty_pages.fetch_sub(n as usize, Ordering::AcqRel);
+    files.count_dirty(-(n as isize));
     if let Err(e) = &res {
         st.note_failure(e);
     }
