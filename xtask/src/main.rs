@@ -38,11 +38,16 @@ fn packages(programs: &[&str], packages: &[&'static str]) -> Result<()> {
     if Command::new("sh").args(["-c", &sh]).status()?.success() { Ok(()) } else { bail!("{install} failed") }
 }
 
-/// Debian's newest xfsprogs beside the machine's own, where the tests look for it.
-fn newest_xfsprogs() -> Result<()> {
+/// Where tools lie that Debian does not have, a folder each.
+fn cache(name: &str) -> std::path::PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME")
         .map_or_else(|| Path::new(&std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache"), std::path::PathBuf::from);
-    let dir = cache.join("uxfs/xfsprogs");
+    cache.join("uxfs").join(name)
+}
+
+/// Debian's newest xfsprogs beside the machine's own, where the tests look for it.
+fn newest_xfsprogs() -> Result<()> {
+    let dir = cache("xfsprogs");
     let works = Command::new(dir.join("bin/mkfs.xfs")).arg("-V").output().is_ok_and(|o| o.status.success());
     if works {
         return Ok(());
@@ -52,10 +57,27 @@ fn newest_xfsprogs() -> Result<()> {
     if ok { Ok(()) } else { bail!("cannot fetch the newest xfsprogs into {}", dir.display()) }
 }
 
+/// Suites of others that run over a mount: their crates and versions. They are run, not linked.
+const SUITES: [(&str, &str); 2] = [("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
+
+fn suites() -> Result<()> {
+    let dir = cache("suites");
+    let path = dir.to_str().context("the cache's path is no text")?;
+    for (name, version) in SUITES {
+        let said = Command::new(dir.join("bin").join(name)).arg("--version").output();
+        if said.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains(version)) {
+            continue;
+        }
+        cargo(&["install", "-q", "--locked", "--force", "--root", path, "--version", version, name])?;
+    }
+    Ok(())
+}
+
 /// What the tests call beside this workspace.
 fn tools() -> Result<()> {
     packages(PROGRAMS, PACKAGES)?;
-    newest_xfsprogs()
+    newest_xfsprogs()?;
+    suites()
 }
 
 fn check() -> Result<()> {

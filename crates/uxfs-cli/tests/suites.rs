@@ -1,0 +1,85 @@
+//! Suites of others over a mount: pjdfstest asks what POSIX says, beside the kernel's XFS; fsx does at random to a file what can be done
+//! to it, maps included, and knows what it must hold.
+
+#[expect(dead_code, reason = "shared with tests that use more of it")]
+mod common;
+
+use common::*;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// One of the suites, which lie beside the newest xfsprogs.
+fn suite(name: &str, dir: &Path, args: &[&str]) -> Output {
+    let program = newest("").replace("xfsprogs/bin/", &format!("suites/bin/{name}"));
+    let run = Command::new(&program).args(args).current_dir(dir).output();
+    run.unwrap_or_else(|e| panic!("{program}: {e}; install it with: cargo xtask tools"))
+}
+
+/// The names of the checks that pass in a folder, and what is said of those that do not. `other` is another file system.
+fn passed(config: &str, at: &Path, other: &Path) -> (BTreeSet<String>, String) {
+    let o = suite("pjdfstest", at, &["-c", config, "-p", at.to_str().unwrap(), "-s", other.to_str().unwrap()]);
+    let out = text(&o);
+    let names = out.lines().filter_map(|l| l.strip_suffix(" ok").map(|n| n.trim().to_string())).collect();
+    let failed: Vec<&str> = out.lines().skip_while(|l| !l.ends_with("FAILED")).take(40).collect();
+    (names, failed.join("\n"))
+}
+
+#[test]
+fn pjdfstest_passes_what_passes_on_the_kernels_xfs() {
+    let p = Place::new("pjdfstest");
+    let config = p.path("pjdfstest.toml");
+    std::fs::write(
+        &config,
+        "[features]\nposix_fallocate = {}\nrename_ctime = {}\nstat_st_birthtime = {}\nutime_now = {}\nutimensat = {}\n\
+         [settings]\nnaptime = 0.02\nallow_remount = false\n\
+         [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]\n",
+    )
+    .unwrap();
+    for image in ["kernel.img", "v.img"] {
+        p.uxfs(&["mkfs", "-q", "-d", "size=300m", image]);
+    }
+    let (known, failed) = {
+        let k = p.kernel("kernel.img", "loop");
+        passed(&config, &k.at, &p.dir)
+    };
+    assert!(known.len() > 370, "{} pass on the kernel's XFS: {failed}", known.len());
+    for mode in ["none", "writethrough", "writeback"] {
+        let m = p.serve("v.img", &format!("allow_other,suid,dev,cache={mode}"));
+        let (ours, failed) = passed(&config, &m.at, &p.dir);
+        assert_eq!(known.difference(&ours).collect::<Vec<_>>(), Vec::<&String>::new(), "cache={mode}: {failed}");
+        m.unmount();
+    }
+    p.newest_is_silent("v.img");
+}
+
+#[test]
+fn fsx_finds_nothing() {
+    let p = Place::new("fsx");
+    let config = p.path("fsx.toml");
+    std::fs::write(
+        &config,
+        "flen = 4194304\n[opsize]\nmax = 262144\nmin = 1\n[weights]\nclose_open = 1.0\nread = 10.0\nwrite = 10.0\nmapread = 10.0\n\
+         mapwrite = 10.0\ntruncate = 5.0\ninvalidate = 1.0\nfsync = 1.0\nfdatasync = 1.0\nposix_fallocate = 2.0\npunch_hole = 3.0\n\
+         sendfile = 2.0\nposix_fadvise = 1.0\ncopy_file_range = 3.0\n",
+    )
+    .unwrap();
+    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "v.img"]);
+    let steps = if std::env::var_os("UXFS_LONG").is_some() { "60000" } else { "3000" };
+    for (n, options) in ["cache=none", "cache=writethrough", "cache=writeback", "cache=none,iomode=dontcache", "cache=none,memory=16m"]
+        .into_iter()
+        .enumerate()
+    {
+        let m = p.serve("v.img", options);
+        for seed in 2 * n..2 * n + 2 {
+            let file = m.path(&format!("file {}", seed % 2));
+            let o =
+                suite("fsx", &p.dir, &["-q", "-f", &config, "-N", steps, "-S", &seed.to_string(), "-P", p.dir.to_str().unwrap(), &file]);
+            let said = text(&o);
+            let end = said.lines().rev().take(40).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n");
+            assert!(o.status.success(), "{options}, seed {seed}: {end}");
+        }
+        m.unmount();
+    }
+    p.newest_is_silent("v.img");
+}
