@@ -104,7 +104,7 @@ pub enum ReaddirCopy {
 uxfs_sync::named!(ReaddirCopy { PerEntry = "per-entry", Batch = "batch" });
 
 /// Memory by default, at most: enough for a busy volume.
-pub const DEFAULT_MEMORY: usize = 256 << 20;
+pub const DEFAULT_MEMORY: usize = 512 << 20;
 /// The least that works: a checkpoint, its buffers, and some dirty data.
 pub const LEAST_MEMORY: usize = 16 << 20;
 
