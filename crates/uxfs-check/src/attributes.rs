@@ -74,7 +74,7 @@ impl Checker<'_> {
                 self.note_parent(ino, e.name, value);
             }
             if e.flags & flag::INCOMPLETE != 0 {
-                self.bad_attr(ino, "has an attribute that is not finished");
+                self.add("attribute-hidden", "attributes", None, &format!("inode {ino} has an attribute that is not finished"));
             }
             used += match e.value {
                 Value::Local(v) => attr::local_size(e.name.len(), v.len()),

@@ -85,6 +85,10 @@ const MEANINGS: &[(&[&str], &str)] = &[
         &["parent-value", "parent-generation", "parent-missing", "parent-extra"],
         "The way back from a file to its directory is wrong. Names and data are not concerned; tools that show a file's path are.",
     ),
+    (
+        &["attribute-hidden"],
+        "A crash left an attribute half set or half removed; nobody sees it. Setting and removing it again takes it out. xfs_repair would drop all attributes of the file.",
+    ),
     (&["attribute"], "Extended attributes of a file (labels, access control lists) are damaged; its data is not."),
     (
         &["lsn-ahead"],

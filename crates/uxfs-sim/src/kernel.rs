@@ -5,6 +5,7 @@ mod served;
 
 pub use live::run;
 
+use crate::explore::HIDDEN;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -170,6 +171,13 @@ pub fn recover(images: &[Memory]) -> Result<Vec<Memory>, String> {
     }
     drop(Undo("umount", &[], mnt));
     drop(log);
+    let read = |f: &PathBuf| Memory::copy_of(&open(f)?);
+    let left: Vec<Memory> = files.iter().map(read).collect::<Result<_, _>>().map_err(say)?;
+    let report = uxfs_check::check_with_log(&left[0], left.get(1).map(|l| l as &dyn Device)).map_err(|e| e.to_string())?;
+    if report.findings.iter().any(|f| f.code == HIDDEN) {
+        // The kernel left it so; xfs_repair would drop all attributes of the file, and says so at length.
+        return Ok(left);
+    }
     let mut args: Vec<&OsStr> = vec!["-n".as_ref(), "-o".as_ref(), "force_geometry".as_ref()];
     if let Some(l) = files.get(1) {
         args.extend(["-l".as_ref(), l.as_os_str()]);
@@ -179,6 +187,5 @@ pub fn recover(images: &[Memory]) -> Result<Vec<Memory>, String> {
     if !o.status.success() {
         return Err(format!("xfs_repair -n after the kernel's recovery: {}", said(&o)));
     }
-    let read = |f: &PathBuf| Memory::copy_of(&open(f)?);
-    files.iter().map(read).collect::<Result<_, _>>().map_err(say)
+    Ok(left)
 }

@@ -104,7 +104,7 @@ pub enum Op {
 
 /// The value of an attribute of so many bytes.
 pub fn value(len: usize) -> Vec<u8> {
-    vec![b'v'; len]
+    vec![b'a' + (len % 26) as u8; len]
 }
 
 impl Model {

@@ -431,7 +431,9 @@ impl Worker<'_> {
         if self.chance.below(4) == 0 && node.attrs.contains_key(&name) {
             return Some(Op::RemoveAttr { id, name });
         }
-        Some(Op::SetAttr { id, name, len: 1 + self.chance.below(300) as usize })
+        // In the inode, in a leaf, in blocks of its own.
+        let most = [300, 300, 1500, 12_000][self.chance.below(4) as usize];
+        Some(Op::SetAttr { id, name, len: 1 + self.chance.below(most) as usize })
     }
 
     fn write(&mut self, n: u64) -> Option<Op> {

@@ -1,14 +1,15 @@
 //! Attributes: in the inode, in one leaf, in a tree of leaves, with large values in blocks of their own.
 //!
-//! A large value is written outside the log. Its entry is entered marked incomplete, the value written, and then one
-//! transaction clears the mark and takes the old value's entry out; so a crash shows the old value or the new one.
+//! A large value is written outside the log. Its entry is entered hidden (marked incomplete), the value written, and then one
+//! transaction shows it and takes the old value's entry out; so a crash shows the old value or the new one. One that goes is hidden
+//! first, until its blocks are free. What a crash leaves hidden, recovery takes out. No leaf is committed empty.
 
 mod leaf;
 pub mod parent;
 mod remote;
 mod shortform;
 
-use crate::da::{DaFork, Reader};
+use crate::da::{DaFork, Path, Reader};
 use crate::dir;
 use crate::error::{Error, Result};
 use crate::inode::{Fork, Inode, Which};
@@ -126,26 +127,26 @@ pub fn get(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<Vec<u8>> {
 /// # Errors
 /// The fork is corrupt.
 pub fn list(inode: &Arc<Inode>) -> Result<Vec<(u8, Vec<u8>, usize)>> {
-    if !has_entries(inode) {
-        return Ok(Vec::new());
-    }
-    map::load(inode, Which::Attr)?;
-    if inode.data().core.aformat == Format::Local {
+    if has_entries(inode) && inode.data().core.aformat == Format::Local {
         return shortform::list(inode);
     }
+    let shown = in_leaves(inode)?.into_iter().filter(|e| !e.is_hidden());
+    Ok(shown.map(|e| (e.flags & flag::NAMESPACE, e.name.clone(), e.value_len())).collect())
+}
+
+/// The entries of all leaves, hidden ones, too; none if they lie in the inode.
+fn in_leaves(inode: &Arc<Inode>) -> Result<Vec<leaf::Owned>> {
+    let mut out = Vec::new();
+    if !has_entries(inode) || inode.data().core.aformat == Format::Local {
+        return Ok(out);
+    }
+    map::load(inode, Which::Attr)?;
     let vol = inode.vol.clone();
     let mut src = Reader(&vol);
     let t = tree(inode);
     let mut p = t.descend(&mut src, 0)?;
-    let mut out = Vec::new();
-    let most = vol.geo.dblocks;
-    for _ in 0..most {
-        for e in leaf::entries(&t, &p.leaf.1)? {
-            if e.flags & flag::INCOMPLETE == 0 {
-                let len = e.value_len();
-                out.push((e.flags & flag::NAMESPACE, e.name, len));
-            }
-        }
+    for _ in 0..vol.geo.dblocks {
+        out.extend(leaf::entries(&t, &p.leaf.1)?);
         if !t.next_leaf(&mut src, &mut p)? {
             break;
         }
@@ -216,12 +217,9 @@ pub fn set(inode: &Arc<Inode>, name: AttrName<'_>, value: &[u8], mode: SetMode) 
         leaf::set_local(&t, &mut tp, name.into(), value)?;
         return tp.commit().map(|_| ());
     }
-    // What a crash left unfinished under this name goes first.
-    while let Some((p, e)) = leaf::find(&t, &mut tp, name.into(), true)? {
+    // What a crash left hidden under this name goes first.
+    while let Some((p, e)) = free_hidden(&mut tp, inode, name.into())? {
         leaf::take_out(&t, &mut tp, p, &e)?;
-        remote::free(&mut tp, inode, &e)?;
-        tp.finish_deferred()?;
-        tp.roll()?;
     }
     let at = remote::allocate(&mut tp, inode, value_blocks)?;
     leaf::insert(&t, &mut tp, leaf::Owned::remote(name, at, value.len() as u32))?;
@@ -232,7 +230,7 @@ pub fn set(inode: &Arc<Inode>, name: AttrName<'_>, value: &[u8], mode: SetMode) 
     if let Some((p, e)) = &old {
         leaf::take_out_entry(&t, &mut tp, p, e);
     }
-    leaf::complete(&t, &mut tp, name.into())?;
+    leaf::hide(&t, &mut tp, name.into(), false)?;
     if let Some((p, e)) = old {
         leaf::tidy(&t, &mut tp, p)?;
         tp.finish_deferred()?;
@@ -265,12 +263,54 @@ pub fn remove(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<()> {
     }
     let t = tree(inode);
     let (p, e) = leaf::find(&t, &mut tp, name.into(), false)?.ok_or(Error::NoAttribute)?;
+    if e.is_remote() {
+        leaf::hide(&t, &mut tp, name.into(), true)?;
+        tp.finish_deferred()?;
+        tp.roll()?;
+        return drop_hidden(tp, inode, name.into());
+    }
     leaf::take_out(&t, &mut tp, p, &e)?;
-    tp.finish_deferred()?;
-    tp.roll()?;
-    remote::free(&mut tp, inode, &e)?;
     shrink(&mut tp, inode)?;
     tp.commit().map(|_| ())
+}
+
+/// Frees the blocks of a hidden attribute's value. Returns where its entry is, which is still to be taken out.
+fn free_hidden(tp: &mut Trans, inode: &Arc<Inode>, key: Key<'_>) -> Result<Option<(Path, leaf::Owned)>> {
+    let t = tree(inode);
+    let Some((_, e)) = leaf::find(&t, tp, key, true)? else { return Ok(None) };
+    remote::free(tp, inode, &e)?;
+    tp.roll()?;
+    leaf::find(&t, tp, key, true)
+}
+
+fn drop_hidden(mut tp: Trans, inode: &Arc<Inode>, key: Key<'_>) -> Result<()> {
+    if let Some((p, e)) = free_hidden(&mut tp, inode, key)? {
+        leaf::take_out(&tree(inode), &mut tp, p, &e)?;
+        shrink(&mut tp, inode)?;
+    }
+    tp.commit().map(|_| ())
+}
+
+/// Takes out what a crash left hidden.
+///
+/// # Locks
+/// As [`set`].
+///
+/// # Errors
+/// The fork is corrupt.
+pub fn drop_all_hidden(inode: &Arc<Inode>) -> Result<()> {
+    let all = {
+        let _i = inode.lock_shared();
+        in_leaves(inode)?
+    };
+    for e in all.iter().filter(|e| e.is_hidden()) {
+        let vol = &inode.vol;
+        let mut tp = Trans::new_must_succeed(vol, vol.res.attrrm, 2 * vol.res.write_blocks)?;
+        let _i = inode.lock();
+        inode.log(&mut tp, 0)?;
+        drop_hidden(tp, inode, AttrName { namespace: e.flags & flag::NAMESPACE, name: &e.name }.into())?;
+    }
+    Ok(())
 }
 
 /// Goes back to short form, or to an empty fork, if one leaf is left and all fits into the inode.

@@ -328,8 +328,9 @@ impl Mount {
         }
         superblock::note_features(vol, sb)?;
         if dirty {
-            recovery::finish_intents(&self.names, pending)?;
+            recovery::finish_intents(&self.names, &pending)?;
             recovery::free_unlinked(&self.names)?;
+            recovery::drop_hidden_attributes(&self.names, &pending.attributed)?;
             recovery::free_cow_leftovers(vol)?;
             grow::copies(&vol.dev, &vol.geo)?;
             vol.journal.force_all()?;

@@ -40,6 +40,13 @@ impl Owned {
             && self.flags & flag::NAMESPACE == key.name.namespace
             && key.parent.is_none_or(|v| self.local_value() == v)
     }
+    /// True while its value is written or freed: nobody sees it.
+    pub(super) fn is_hidden(&self) -> bool {
+        self.flags & flag::INCOMPLETE != 0
+    }
+    pub(super) fn is_remote(&self) -> bool {
+        matches!(self.value, OwnedValue::Remote { .. })
+    }
     fn local_value(&self) -> &[u8] {
         match &self.value {
             OwnedValue::Local(v) => v,
@@ -140,14 +147,14 @@ pub(super) fn create(t: &DaFork, tp: &mut Trans, mut all: Vec<Owned>) -> Result<
     Ok(())
 }
 
-/// Finds an attribute, complete or (`incomplete`) not: the path to its leaf, and the entry.
-pub(super) fn find(t: &DaFork, src: &mut impl Source, key: Key<'_>, incomplete: bool) -> Result<Option<(Path, Owned)>> {
+/// Finds an attribute that is `hidden`, or one that is not: the path to its leaf, and the entry.
+pub(super) fn find(t: &DaFork, src: &mut impl Source, key: Key<'_>, hidden: bool) -> Result<Option<(Path, Owned)>> {
     let want = key.hash();
     let mut p = t.descend(src, want)?;
     loop {
         let all = entries(t, &p.leaf.1)?;
         let past = all.last().is_some_and(|e| e.hash() > want);
-        let is = |e: &Owned| e.is(key) && (e.flags & flag::INCOMPLETE != 0) == incomplete;
+        let is = |e: &Owned| e.is(key) && e.is_hidden() == hidden;
         if let Some(e) = all.into_iter().find(is) {
             return Ok(Some((p, e)));
         }
@@ -237,11 +244,11 @@ pub(super) fn set_local(t: &DaFork, tp: &mut Trans, key: Key<'_>, value: &[u8]) 
     remote::free(tp, &t.inode.clone(), &old)
 }
 
-/// Clears the mark of an attribute whose value is written now.
-pub(super) fn complete(t: &DaFork, tp: &mut Trans, key: Key<'_>) -> Result<()> {
-    let Some((p, e)) = find(t, tp, key, true)? else { return Err(t.corrupt("lost an attribute that was being set")) };
+/// Hides an attribute, or shows it: its value is written now.
+pub(super) fn hide(t: &DaFork, tp: &mut Trans, key: Key<'_>, hidden: bool) -> Result<()> {
+    let Some((p, e)) = find(t, tp, key, !hidden)? else { return Err(t.corrupt("lost an attribute that was being changed")) };
     let mut all = entries(t, &p.leaf.1)?;
-    all.iter_mut().filter(|x| **x == e).for_each(|x| x.flags &= !flag::INCOMPLETE);
+    all.iter_mut().filter(|x| **x == e).for_each(|x| x.flags ^= flag::INCOMPLETE);
     write_logged(tp, &p.leaf.1, |d| put(d, &all));
     Ok(())
 }

@@ -11,6 +11,7 @@ use crate::namespace::Names;
 use crate::space;
 use crate::trans::{Deferred, Finish, IntentItem, Trans};
 use crate::volume::Volume;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use uxfs_format::ag::UNLINKED_BUCKETS;
 use uxfs_format::extent::Extent;
@@ -29,7 +30,7 @@ const UNWRITTEN: u32 = 1 << 30;
 ///
 /// # Errors
 /// An intent does not fit the volume.
-pub(super) fn finish_intents(names: &Names, pending: Pending) -> Result<()> {
+pub(super) fn finish_intents(names: &Names, pending: &Pending) -> Result<()> {
     let vol = &names.vol;
     let mut order: Vec<u64> = pending.intents.keys().chain(pending.attrs.keys()).chain(pending.exchanges.keys()).copied().collect();
     order.sort_unstable_by_key(|id| pending.places.get(id));
@@ -158,6 +159,18 @@ fn finish_map(names: &Names, tp: &mut Trans, m: &IntentExtent) -> Result<()> {
         }
         _ => Err(Error::Unsupported { what: "recovering an unknown mapping intent".into() }),
     }
+}
+
+/// Takes out attributes that a crash left hidden, their values not whole: xfs_repair would drop all attributes of their files. What is
+/// damaged otherwise stays as it is; the volume can be used without it.
+///
+/// # Errors
+/// The volume was shut down.
+pub(super) fn drop_hidden_attributes(names: &Names, attributed: &BTreeSet<Ino>) -> Result<()> {
+    for inode in attributed.iter().filter_map(|ino| names.inodes.get(*ino).ok()) {
+        let _ = attr::drop_all_hidden(&inode);
+    }
+    Ok(names.vol.journal.shutdown.check()?)
 }
 
 /// Frees the inodes on the unlinked lists.

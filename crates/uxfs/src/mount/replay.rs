@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::inode::Fork;
 use crate::trans::IntentItem;
 use crate::volume::Volume;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use uxfs_device::{Class, DeviceRef, WriteRequest};
 use uxfs_format::btree::{self, LONG_OWNER, TreeKind};
@@ -15,7 +15,7 @@ use uxfs_format::bytes::{get16, get32, get64, put32, put64};
 use uxfs_format::inode::{self, CORE_SIZE, Core, Format, INODE_CRC, INODE_LSN, NEXT_UNLINKED, swap_for_log};
 use uxfs_format::log::{AttrIntent, BufFormat, ExchangeIntent, IcreateFormat, InodeFormat, Intent, buf_flag, ino_field, item};
 use uxfs_format::quota::{self, RecordFormat};
-use uxfs_format::{AgIno, DiskAddr, FsBlock, Geometry, Kind, Lsn, crc};
+use uxfs_format::{AgIno, DiskAddr, FsBlock, Geometry, Ino, Kind, Lsn, crc};
 use uxfs_journal::{JournalError, LogGeometry, LogItem, LogState, Replay, ReplayItem, replay};
 
 /// Intents without a completion.
@@ -30,6 +30,8 @@ pub(super) struct Pending {
     /// How many intents came before one, by id: in this order they are finished. Ids of other writers tell nothing of it.
     pub(super) places: HashMap<u64, usize>,
     seen: usize,
+    /// Inodes whose attributes lie outside of them and were changed: some may be hidden.
+    pub(super) attributed: BTreeSet<Ino>,
     /// The items that hold the tail until the intents are done.
     pub(super) items: parking_lot::Mutex<HashMap<u64, Arc<IntentItem>>>,
 }
@@ -234,6 +236,16 @@ impl Player<'_> {
         if core.len() < CORE_SIZE {
             return malformed("an inode's core is cut short");
         }
+        let mut be = core[..CORE_SIZE].to_vec();
+        // The form of times and counters hangs on flags2, which is host-endian here.
+        let flags2 = get64(&be, 120).swap_bytes();
+        swap_for_log(&mut be, flags2);
+        let new = Core::decode(&be);
+        if new.mode != 0 && new.aformat != Format::Local && new.anextents > 0 {
+            self.pending.attributed.insert(f.ino);
+        } else {
+            self.pending.attributed.remove(&f.ino);
+        }
         let isize = self.g.inodesize as usize;
         let g = self.g.clone();
         let Replayed { bytes: cluster, changed, .. } = self.block(f.daddr, f.bbs)?;
@@ -247,11 +259,6 @@ impl Player<'_> {
             return Ok(());
         }
         *changed = true;
-        let mut be = core[..CORE_SIZE].to_vec();
-        // The form of times and counters hangs on flags2, which is host-endian here.
-        let flags2 = get64(&be, 120).swap_bytes();
-        swap_for_log(&mut be, flags2);
-        let new = Core::decode(&be);
         if get64(&be, 152) != f.ino.0 || get16(&be, 0) != inode::INODE_MAGIC {
             return malformed("an inode's core is another's");
         }
