@@ -225,7 +225,10 @@ pub fn set(inode: &Arc<Inode>, name: AttrName<'_>, value: &[u8], mode: SetMode) 
     leaf::insert(&t, &mut tp, leaf::Owned::remote(name, at, value.len() as u32))?;
     tp.finish_deferred()?;
     tp.roll()?;
-    remote::write(inode, at, value)?;
+    if let Err(e) = remote::write(inode, at, value) {
+        drop_hidden(tp, inode, name.into())?;
+        return Err(e);
+    }
     let old = leaf::find(&t, &mut tp, name.into(), false)?;
     if let Some((p, e)) = &old {
         leaf::take_out_entry(&t, &mut tp, p, e);

@@ -349,6 +349,10 @@ fn a_full_host_fails_data_but_not_the_volume() {
     let f = fs.create(fs.root(), b"lost", file(0o644)).unwrap().ino;
     fs.write(f, 0, &[5; 10_000], false).unwrap();
     assert_eq!(fs.fsync(f).unwrap_err().errno(), 28);
+    // Nor does half of a value stay.
+    let value = AttrName { namespace: 0, name: b"value" };
+    assert_eq!(fs.set_attr(f, value, &[6; 10_000], SetMode::Any).unwrap_err().errno(), 28);
+    assert!(matches!(fs.get_attr(f, value), Err(Error::NoAttribute)));
     assert!(fs.shutdown_reason().is_none());
     // Metadata waits for room, which somebody makes.
     std::thread::scope(|s| {
