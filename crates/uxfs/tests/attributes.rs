@@ -5,16 +5,12 @@ mod common;
 use common::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use uxfs::{AttrName, Error, Fs, Options, SetMode};
-use uxfs_device::{DeviceRef, Memory};
+use uxfs::{AttrName, Error, Fs, SetMode};
+use uxfs_device::Memory;
 use uxfs_mkfs::Features;
 use uxfs_sync::Chance;
 
 const MIB: u64 = 1 << 20;
-
-fn open(dev: &Arc<Memory>, memory: Option<usize>) -> Fs {
-    Fs::open(dev.clone() as DeviceRef, Options { commit: 0, metadata: memory, ..Options::default() }).unwrap()
-}
 
 /// By file and name.
 type Model = BTreeMap<(u64, u8, Vec<u8>), Vec<u8>>;
@@ -46,7 +42,7 @@ fn work(seed: u64, block: u32, inode: u32, features: Features) {
     let (names, large) = (1 + below(400), [20, 300, 900, 4000, 65536][below(5) as usize]);
     let collide = below(3) == 0;
     for life in 0..4 {
-        let fs = open(&dev, (below(2) == 0).then_some(0));
+        let fs = open_memory(&dev, (below(2) == 0).then_some(0));
         check(&fs, &files, &model, &format!("{what}, life {life}"));
         for i in 0..600 {
             if files.len() < 3 || below(60) == 0 {
@@ -109,21 +105,13 @@ fn work(seed: u64, block: u32, inode: u32, features: Features) {
             assert!(fs.shutdown_reason().is_none(), "{what}, {i}: {:?}", fs.shutdown_reason());
         }
         check(&fs, &files, &model, &what);
-        if life == 1 {
-            fs.shut_down().unwrap();
-            continue;
-        }
-        fs.unmount().unwrap();
-        let r = uxfs_check::check(&*dev).unwrap();
-        assert!(r.is_sound(), "{what}, life {life}: {:?}", r.findings);
+        end_life(fs, &dev, life == 1, &format!("{what}, life {life}"));
     }
 }
 
 #[test]
 fn attributes_are_what_they_were_set_to() {
-    let rounds = if std::env::var_os("UXFS_LONG").is_some() { 60 } else { 3 };
-    let base: u64 = std::env::var("UXFS_SEED").map_or(1, |s| s.parse().unwrap());
-    for seed in base..base + rounds {
+    for seed in seeds(3, 60) {
         for (n, (block, inode, features)) in [
             (1024, 512, Features::V6_1),
             (4096, 512, Features::NEWEST),

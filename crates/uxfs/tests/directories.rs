@@ -5,17 +5,13 @@ mod common;
 use common::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use uxfs::{Error, Fs, Options, Rename};
-use uxfs_device::{DeviceRef, Memory};
+use uxfs::{Error, Fs, Rename};
+use uxfs_device::Memory;
 use uxfs_mkfs::Features;
 use uxfs_sync::Chance;
 
 const MIB: u64 = 1 << 20;
 const DIRS: usize = 4;
-
-fn open(dev: &Arc<Memory>, memory: Option<usize>) -> Fs {
-    Fs::open(dev.clone() as DeviceRef, Options { commit: 0, metadata: memory, ..Options::default() }).unwrap()
-}
 
 /// By directory and name.
 type Model = BTreeMap<(u64, Vec<u8>), u64>;
@@ -103,7 +99,7 @@ fn work(seed: u64, block: u32, dir_block: Option<u32>, features: Features) {
     let mut model = Model::new();
     let mut dirs = Vec::new();
     for life in 0..4 {
-        let fs = open(&dev, (below(2) == 0).then_some(0));
+        let fs = open_memory(&dev, (below(2) == 0).then_some(0));
         while dirs.len() < DIRS {
             dirs.push(fs.create(fs.root(), format!("dir {}", dirs.len()).as_bytes(), dir(0o755)).unwrap().ino);
         }
@@ -158,21 +154,13 @@ fn work(seed: u64, block: u32, dir_block: Option<u32>, features: Features) {
             }
         }
         check(&fs, &dirs, &model, 1 + below(40) as usize, &what);
-        if life == 1 {
-            fs.shut_down().unwrap();
-            continue;
-        }
-        fs.unmount().unwrap();
-        let r = uxfs_check::check(&*dev).unwrap();
-        assert!(r.is_sound(), "{what}, life {life}: {:?}", r.findings);
+        end_life(fs, &dev, life == 1, &format!("{what}, life {life}"));
     }
 }
 
 #[test]
 fn directories_hold_the_names_that_they_were_given() {
-    let rounds = if std::env::var_os("UXFS_LONG").is_some() { 40 } else { 3 };
-    let base: u64 = std::env::var("UXFS_SEED").map_or(1, |s| s.parse().unwrap());
-    for seed in base..base + rounds {
+    for seed in seeds(3, 40) {
         for (n, (block, dir_block, features)) in [
             (1024, Some(1024), Features::V6_1),
             (1024, None, Features::NEWEST),

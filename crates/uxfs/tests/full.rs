@@ -5,8 +5,8 @@ mod common;
 use common::*;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use uxfs::{Allocate, AttrName, Error, Fs, IoMode, Options, Rename, SetAttr, SetMode};
-use uxfs_device::{DeviceRef, Memory};
+use uxfs::{Allocate, AttrName, Error, Fs, IoMode, Rename, SetAttr, SetMode};
+use uxfs_device::Memory;
 use uxfs_mkfs::Features;
 use uxfs_sync::Chance;
 
@@ -17,15 +17,6 @@ fn in_memory(size: u64, blocksize: u32, groups: u32, features: Features) -> Arc<
     let o = uxfs_mkfs::Options { block: blocksize, agcount: Some(groups), features, ..uxfs_mkfs::Options::new(size, [5; 16]) };
     uxfs_mkfs::format(&*dev, &o).unwrap();
     dev
-}
-
-fn open(dev: &Arc<Memory>) -> Fs {
-    Fs::open(dev.clone() as DeviceRef, Options { commit: 0, ..Options::default() }).unwrap()
-}
-
-fn is_sound(dev: &Arc<Memory>, what: &str) {
-    let r = uxfs_check::check(&**dev).unwrap();
-    assert!(r.is_sound(), "{what}: {:?}", r.findings);
 }
 
 /// A reference count is entered when nothing can be taken back any more: without what groups keep for that (`space/kept.rs`), the volume
@@ -41,7 +32,7 @@ fn share_in_full_groups(features: Features) {
     const BLOCK: u64 = 4096;
     const PIECES: u64 = 4000;
     let dev = in_memory(128 * MIB, BLOCK as u32, 2, features);
-    let fs = open(&dev);
+    let fs = open_memory(&dev, None);
     let make = |name: &str| fs.create(fs.root(), name.as_bytes(), file(0o644)).unwrap().ino;
     let (a, b) = (make("a"), make("b"));
     // Their blocks alternate.
@@ -74,8 +65,7 @@ fn share_in_full_groups(features: Features) {
     }
     assert!(shared > 0, "nothing was shared");
     assert!(fs.shutdown_reason().is_none(), "{:?}", fs.shutdown_reason());
-    fs.unmount().unwrap();
-    is_sound(&dev, "shared");
+    end_life(fs, &dev, false, "shared");
 }
 
 /// Operations that were tried, and those that found no room.
@@ -143,7 +133,7 @@ fn work_without_room(seed: u64, blocksize: u32, groups: u32, features: Features,
     let dev = in_memory(64 * MIB, blocksize, groups, features);
     let sum = Mutex::new(Tried::default());
     for life in 0..3 {
-        let fs = open(&dev);
+        let fs = open_memory(&dev, None);
         if life == 0 {
             // What is left is soon taken.
             let most = fs.create(fs.root(), b"most", file(0o644)).unwrap().ino;
@@ -167,24 +157,16 @@ fn work_without_room(seed: u64, blocksize: u32, groups: u32, features: Features,
         };
         let work = &work;
         std::thread::scope(|s| (0..threads).for_each(|t| drop(s.spawn(move || work(t)))));
-        if life == 1 {
-            // As in a crash.
-            fs.shut_down().unwrap();
-            continue;
-        }
-        fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
-        is_sound(&dev, &format!("{what}, life {life}"));
+        end_life(fs, &dev, life == 1, &format!("{what}, life {life}"));
     }
     sum.into_inner()
 }
 
 #[test]
 fn whatever_is_tried_on_a_full_volume_leaves_it_sound() {
-    let rounds = if std::env::var_os("UXFS_LONG").is_some() { 40 } else { 2 };
-    let base: u64 = std::env::var("UXFS_SEED").map_or(1, |s| s.parse().unwrap());
     let forms = [(4096, 4, Features::NEWEST), (1024, 3, Features::NEWEST), (4096, 2, Features::V6_1), (1024, 4, Features::V6_1)];
     let mut sum = Tried::default();
-    for seed in base..base + rounds {
+    for seed in seeds(2, 40) {
         for (n, (blocksize, groups, features)) in forms.into_iter().enumerate() {
             for threads in [1, 4] {
                 let t = work_without_room(seed * 10 + n as u64, blocksize, groups, features, threads);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 use uxfs::{Fs, Make, Options};
-use uxfs_device::{Device, FileDevice, OpenMode};
+use uxfs_device::{Device, DeviceRef, FileDevice, Memory, OpenMode};
 
 /// A new regular file of root's.
 pub fn file(mode: u16) -> Make {
@@ -29,6 +29,27 @@ pub fn colliding(n: u64) -> Vec<u8> {
     }
     assert_eq!(uxfs_format::hash::name_hash(&name), uxfs_format::hash::name_hash(b"abcdefghijklmnopqrst"));
     name
+}
+
+/// What tests that live by chance try: few seeds, or many in the long mode, from `UXFS_SEED` on.
+pub fn seeds(few: u64, many: u64) -> std::ops::Range<u64> {
+    let base: u64 = std::env::var("UXFS_SEED").map_or(1, |s| s.parse().unwrap());
+    base..base + if std::env::var_os("UXFS_LONG").is_some() { many } else { few }
+}
+
+/// A volume in memory.
+pub fn open_memory(dev: &Arc<Memory>, metadata: Option<usize>) -> Fs {
+    Fs::open(dev.clone() as DeviceRef, Options { commit: 0, metadata, ..Options::default() }).unwrap()
+}
+
+/// The end of one: as in a crash, or by an unmount that leaves it sound.
+pub fn end_life(fs: Fs, dev: &Memory, crash: bool, what: &str) {
+    if crash {
+        return fs.shut_down().unwrap();
+    }
+    fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
+    let r = uxfs_check::check(dev).unwrap();
+    assert!(r.is_sound(), "{what}: {:?}", r.findings);
 }
 
 /// Runs an oracle; a missing one fails the test.
