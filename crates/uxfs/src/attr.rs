@@ -131,7 +131,11 @@ pub fn list(inode: &Arc<Inode>) -> Result<Vec<(u8, Vec<u8>, usize)>> {
         return shortform::list(inode);
     }
     let shown = in_leaves(inode)?.into_iter().filter(|e| !e.is_hidden());
-    Ok(shown.map(|e| (e.flags & flag::NAMESPACE, e.name.clone(), e.value_len())).collect())
+    let row = |e: leaf::Owned| {
+        let len = e.value_len();
+        (e.flags & flag::NAMESPACE, e.name, len)
+    };
+    Ok(shown.map(row).collect())
 }
 
 /// The entries of all leaves, hidden ones, too; none if they lie in the inode.
