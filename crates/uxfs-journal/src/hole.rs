@@ -41,6 +41,8 @@ pub enum Hole {
     SilentDurability = 65536,
     /// A file grows a moment after the pages are there that make it longer.
     LateSize = 131_072,
+    /// Blocks of an attribute's value are taken before it is written, without an intent to give them back.
+    UnintendedStaging = 262_144,
 }
 
 #[cfg(uxfs_holes)]

@@ -34,7 +34,7 @@ impl LogGeometry {
         }
     }
     /// Blocks from a position to a later one, less than a turn of the log on.
-    pub(crate) fn blocks_between(&self, from: Lsn, to: Lsn) -> u32 {
+    pub fn blocks_between(&self, from: Lsn, to: Lsn) -> u32 {
         (to.block() + self.bbs - from.block()) % self.bbs
     }
     /// Where the record after `r` begins.

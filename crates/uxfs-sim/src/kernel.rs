@@ -149,11 +149,12 @@ pub fn print_log(image: &Memory) -> Result<(), String> {
 }
 
 /// Lets the kernel mount the images, data and then the log if it is outside, which recovers them, and unmount them; returns
-/// what it left.
+/// what it left. What it wrote itself (`own`) may have attributes that are hidden, and then goes without `xfs_repair`, which would drop
+/// all attributes of such a file and says so at length.
 ///
 /// # Errors
 /// The kernel does not mount them, or `xfs_repair -n` finds something afterwards; in words.
-pub fn recover(images: &[Memory]) -> Result<Vec<Memory>, String> {
+pub fn recover(images: &[Memory], own: bool) -> Result<Vec<Memory>, String> {
     // Loop devices are few and looked for by number: one at a time.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,10 +174,11 @@ pub fn recover(images: &[Memory]) -> Result<Vec<Memory>, String> {
     drop(log);
     let read = |f: &PathBuf| Memory::copy_of(&open(f)?);
     let left: Vec<Memory> = files.iter().map(read).collect::<Result<_, _>>().map_err(say)?;
-    let report = uxfs_check::check_with_log(&left[0], left.get(1).map(|l| l as &dyn Device)).map_err(|e| e.to_string())?;
-    if report.findings.iter().any(|f| f.code == HIDDEN) {
-        // The kernel left it so; xfs_repair would drop all attributes of the file, and says so at length.
-        return Ok(left);
+    if own {
+        let report = uxfs_check::check_with_log(&left[0], left.get(1).map(|l| l as &dyn Device)).map_err(|e| e.to_string())?;
+        if report.findings.iter().any(|f| f.code == HIDDEN) {
+            return Ok(left);
+        }
     }
     let mut args: Vec<&OsStr> = vec!["-n".as_ref(), "-o".as_ref(), "force_geometry".as_ref()];
     if let Some(l) = files.get(1) {

@@ -127,6 +127,15 @@ fn a_size_that_comes_after_its_pages_is_found() {
     assert!(found(Hole::LateSize, busy, 6));
 }
 
+/// A crash while a value is written would lose its blocks.
+#[test]
+fn blocks_of_values_that_nobody_gives_back_are_found() {
+    // The value is written slowly, while others sync.
+    let timing = Some(Timing { write: 1000, ..NVME });
+    let mix = Mix { data: 0, sync: 25, churn: false, clones: false };
+    assert!(found(Hole::UnintendedStaging, |seed| Shape { workers: 6, ops: 300, mix, timing, ..small(seed) }, 20));
+}
+
 /// A history that fails is made shorter until each operation that is left is needed.
 #[test]
 fn a_failure_shrinks_to_what_it_needs() {

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use uxfs::{AttrName, CheckpointLimit, Fs, JournalConfig, JournalFlush, Make, Options, SetMode};
 use uxfs_device::timed::{NVME, Timing};
 use uxfs_device::{Device, DeviceRef, Memory, Recorder, WriteFlags};
-use uxfs_journal::{Journal, LogGeometry, find_log_state};
+use uxfs_format::log::BufFormat;
+use uxfs_format::{DiskAddr, Geometry, Kind, Lsn, attr};
+use uxfs_journal::{Commit, ItemState, Journal, LogGeometry, LogItem, Push, Regions, find_log_state};
 use uxfs_mkfs::Features;
 use uxfs_sim::{Data, Findings, Journey, Mix, Plan, Shape, explore, run};
 use uxfs_sync::Chance;
@@ -174,7 +176,7 @@ fn a_long_checkpoint_that_loses_its_first_records_is_cut_off() {
 fn the_kernel_recovers_a_checkpoint_without_content() {
     let dev = Arc::new(Memory::new(64 * MIB));
     let sb = uxfs_mkfs::format(&*dev, &uxfs_mkfs::Options::new(64 * MIB, [4; 16])).unwrap();
-    let g = uxfs_format::Geometry::parse(sb.as_bytes()).unwrap().0;
+    let g = Geometry::parse(sb.as_bytes()).unwrap().0;
     let geo = LogGeometry::of(&g);
     let head = find_log_state(&*dev, &geo).unwrap().head;
     let data: DeviceRef = dev.clone();
@@ -184,7 +186,7 @@ fn the_kernel_recovers_a_checkpoint_without_content() {
     j.stop();
     let state = find_log_state(&*dev, &geo).unwrap();
     assert!(!state.clean && state.head.block() > head.block());
-    let left = uxfs_sim::kernel::recover(&[dev.fork()]).unwrap();
+    let left = uxfs_sim::kernel::recover(&[dev.fork()], false).unwrap();
     let ours = Fs::open(dev.clone(), Options::default()).unwrap();
     assert!(ours.was_recovered());
     ours.unmount().unwrap();
@@ -290,6 +292,90 @@ fn a_volume_that_grows_has_its_old_size_or_its_new_one() {
     assert_eq!(sizes, HashSet::from([40 * MIB / 4096, 50 * MIB / 4096]));
     let (_, damage) = grow_and_cut(false);
     assert!(!damage.is_empty());
+}
+
+/// Something in the log that never goes home.
+#[derive(Default)]
+struct Logged(ItemState);
+
+impl LogItem for Logged {
+    fn state(&self) -> &ItemState {
+        &self.0
+    }
+    fn committed(&self, lsn: Lsn, _: &Regions) -> Option<Lsn> {
+        Some(lsn)
+    }
+    fn push(&self) -> Push {
+        Push::Nothing
+    }
+}
+
+/// A log in which an attribute is hidden, as the kernel leaves one in the middle of writing its value, and `behind` images of
+/// other blocks. Its recovery is cut everywhere; says what was damaged.
+fn hide_and_cut(behind: usize) -> Vec<String> {
+    let base: DeviceRef = Arc::new(Memory::new(64 * MIB));
+    let g = Geometry::parse(uxfs_mkfs::format(&*base, &uxfs_mkfs::Options::new(64 * MIB, [4; 16])).unwrap().as_bytes()).unwrap().0;
+    let fs = Fs::open(base.clone(), Options { commit: 0, ..Options::default() }).unwrap();
+    let f = fs.create(fs.root(), b"f", Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0), umask: 0 }).unwrap().ino;
+    for (name, len) in [(b"kept", 3000), (b"lost", 9000)] {
+        fs.set_attr(f, AttrName { namespace: 0, name }, &vec![b'x'; len], SetMode::Any).unwrap();
+    }
+    fs.unmount().unwrap();
+    let mut leaf = vec![0; g.blocksize as usize];
+    let is_leaf = |at: &u64| base.read(*at, &mut leaf).is_ok() && Kind::sniff(&leaf) == Some(Kind::AttrLeaf);
+    let at = (0..64 * MIB).step_by(g.blocksize as usize).find(is_leaf).unwrap();
+    let lost = (0..2).find(|i| attr::leaf_entry(&leaf, *i).unwrap().name == b"lost").unwrap();
+    leaf[attr::entry_at(lost) + 6] |= attr::flag::INCOMPLETE;
+
+    let geo = LogGeometry::of(&g);
+    let state = find_log_state(&*base, &geo).unwrap();
+    let journal = Journal::start(base.clone(), base.clone(), geo, JournalConfig::default(), state.head, state.tail);
+    let image = |at: u64, kind, bytes: &[u8]| -> (Arc<dyn LogItem>, Regions) {
+        let f = BufFormat { flags: 0, kind, bbs: 8, daddr: DiskAddr(at / 512), map: vec![u32::MAX] };
+        (Arc::new(Logged::default()), vec![f.build(2), bytes.to_vec()])
+    };
+    let hides = vec![image(at, Kind::AttrLeaf.log_type(), &leaf)];
+    // Of a block that is free.
+    let other = || (0..10).map(|_| image(64 * MIB - 4096, 0, &[0; 4096])).collect();
+    for items in std::iter::once(hides).chain((0..behind / 10).map(|_| other())) {
+        let mut ticket = journal.reserve(100_000, 1).unwrap();
+        journal.commit(&mut ticket, Commit { items, ..Commit::default() });
+        journal.release(ticket);
+        journal.force_all().unwrap();
+    }
+    journal.fail("a crash");
+    journal.stop();
+    drop(journal);
+
+    let recorder = Arc::new(Recorder::new(base).unwrap());
+    let dev: DeviceRef = recorder.clone();
+    drop(Fs::open(dev, Options { commit: 0, ..Options::default() }).unwrap());
+    let trace = recorder.trace();
+    let (chance, mut damage) = (Chance::seeded(5), Vec::new());
+    for cut in 0..=trace.events.len() {
+        for keep in [0, 100, 50, 50] {
+            let image = trace.image_at(cut, 512, &mut |_, n| (0..n).map(|_| chance.below(100) < keep).collect()).unwrap();
+            let image = Arc::new(image);
+            let one = || -> Result<(), String> {
+                let fs = Fs::open(image.clone(), Options { commit: 0, ..Options::default() }).map_err(|e| e.to_string())?;
+                let f = fs.lookup(fs.root(), b"f").map_err(|e| e.to_string())?.ino;
+                let kept = fs.get_attr(f, AttrName { namespace: 0, name: b"kept" }).map_err(|e| e.to_string())?;
+                fs.unmount().map_err(|e| e.to_string())?;
+                let r = uxfs_check::check(&*image).map_err(|e| e.to_string())?;
+                r.findings.first().map_or(if kept.len() == 3000 { Ok(()) } else { Err("another value".into()) }, |f| Err(f.to_string()))
+            };
+            damage.extend(one().err().map(|e| format!("after event {cut}: {e}")));
+        }
+    }
+    damage
+}
+
+/// What is hidden holds the log's tail until it is gone; where more than half of the log lies behind it, it does not.
+#[test]
+fn hidden_attributes_are_gone_after_any_cut_in_their_recovery() {
+    assert_eq!(hide_and_cut(0), Vec::<String>::new());
+    let forgotten = hide_and_cut(800);
+    assert!(forgotten.iter().any(|d| d.contains("attribute-hidden")), "{forgotten:?}");
 }
 
 /// A workload of any kind: everything that can be chosen is left to the seed.

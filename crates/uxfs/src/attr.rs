@@ -1,15 +1,15 @@
 //! Attributes: in the inode, in one leaf, in a tree of leaves, with large values in blocks of their own.
 //!
-//! A large value is written outside the log. Its entry is entered hidden (marked incomplete), the value written, and then one
-//! transaction shows it and takes the old value's entry out; so a crash shows the old value or the new one. One that goes is hidden
-//! first, until its blocks are free. What a crash leaves hidden, recovery takes out. No leaf is committed empty.
+//! A large value is written outside the log, into blocks that an intent gives back after a crash. Then one link maps them, enters the
+//! value and takes the old one out, with its blocks; so a crash shows the old value or the new one, whoever recovers. The kernel hides
+//! a value meanwhile (it marks its entry incomplete); what a crash left hidden, recovery takes out. No leaf is committed empty.
 
 mod leaf;
 pub mod parent;
 mod remote;
 mod shortform;
 
-use crate::da::{DaFork, Path, Reader};
+use crate::da::{DaFork, Reader};
 use crate::dir;
 use crate::error::{Error, Result};
 use crate::inode::{Fork, Inode, Which};
@@ -201,12 +201,22 @@ pub fn set(inode: &Arc<Inode>, name: AttrName<'_>, value: &[u8], mode: SetMode) 
     let value_blocks = if local { 0 } else { remote_blocks(value.len(), bs) as u32 };
     let blocks = tree_blocks(&vol) + value_blocks * (1 + vol.res.write_blocks);
     make_room(inode)?;
-    let mut tp = Trans::new(&vol, vol.res.attrset, blocks)?;
+    let mut tp = Trans::new(&vol, remote::with_value(&vol, vol.res.attrset), blocks)?;
     let _i = inode.lock();
     match (mode, exists(inode, name.into())?) {
         (SetMode::Create, true) => return Err(Error::Exists),
         (SetMode::Replace, false) => return Err(Error::NoAttribute),
         _ => {}
+    }
+    let mut staged = Vec::new();
+    if !local {
+        staged = remote::stage(&mut tp, inode, value_blocks)?;
+        tp.roll()?;
+        if let Err(e) = remote::write(inode, &staged, value) {
+            remote::give_back(&mut tp, staged);
+            tp.commit()?;
+            return Err(e);
+        }
     }
     ensure_fork(&mut tp, inode)?;
     let now = vol.now();
@@ -221,29 +231,11 @@ pub fn set(inode: &Arc<Inode>, name: AttrName<'_>, value: &[u8], mode: SetMode) 
         leaf::set_local(&t, &mut tp, name.into(), value)?;
         return tp.commit().map(|_| ());
     }
+    let at = remote::map(&mut tp, inode, staged)?;
     // What a crash left hidden under this name goes first.
-    while let Some((p, e)) = free_hidden(&mut tp, inode, name.into())? {
-        leaf::take_out(&t, &mut tp, p, &e)?;
-    }
-    let at = remote::allocate(&mut tp, inode, value_blocks)?;
+    while take_out(&mut tp, inode, name.into(), true)? {}
+    take_out(&mut tp, inode, name.into(), false)?;
     leaf::insert(&t, &mut tp, leaf::Owned::remote(name, at, value.len() as u32))?;
-    tp.finish_deferred()?;
-    tp.roll()?;
-    if let Err(e) = remote::write(inode, at, value) {
-        drop_hidden(tp, inode, name.into())?;
-        return Err(e);
-    }
-    let old = leaf::find(&t, &mut tp, name.into(), false)?;
-    if let Some((p, e)) = &old {
-        leaf::take_out_entry(&t, &mut tp, p, e);
-    }
-    leaf::hide(&t, &mut tp, name.into(), false)?;
-    if let Some((p, e)) = old {
-        leaf::tidy(&t, &mut tp, p)?;
-        tp.finish_deferred()?;
-        tp.roll()?;
-        remote::free(&mut tp, inode, &e)?;
-    }
     tp.commit().map(|_| ())
 }
 
@@ -256,7 +248,7 @@ pub fn set(inode: &Arc<Inode>, name: AttrName<'_>, value: &[u8], mode: SetMode) 
 /// [`Error::NoAttribute`]; the fork is corrupt.
 pub fn remove(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<()> {
     let vol = inode.vol.clone();
-    let mut tp = Trans::new_must_succeed(&vol, vol.res.attrrm, 2 * vol.res.write_blocks)?;
+    let mut tp = Trans::new_must_succeed(&vol, remote::with_value(&vol, vol.res.attrrm), 2 * vol.res.write_blocks)?;
     let _i = inode.lock();
     if !exists(inode, name.into())? {
         return Err(Error::NoAttribute);
@@ -268,34 +260,29 @@ pub fn remove(inode: &Arc<Inode>, name: AttrName<'_>) -> Result<()> {
         shortform::remove(&mut tp, inode, name.into())?;
         return tp.commit().map(|_| ());
     }
-    let t = tree(inode);
-    let (p, e) = leaf::find(&t, &mut tp, name.into(), false)?.ok_or(Error::NoAttribute)?;
-    if e.is_remote() {
-        leaf::hide(&t, &mut tp, name.into(), true)?;
-        tp.finish_deferred()?;
-        tp.roll()?;
-        return drop_hidden(tp, inode, name.into());
+    if !take_out(&mut tp, inode, name.into(), false)? {
+        return Err(Error::NoAttribute);
     }
-    leaf::take_out(&t, &mut tp, p, &e)?;
     shrink(&mut tp, inode)?;
     tp.commit().map(|_| ())
 }
 
-/// Frees the blocks of a hidden attribute's value. Returns where its entry is, which is still to be taken out.
-fn free_hidden(tp: &mut Trans, inode: &Arc<Inode>, key: Key<'_>) -> Result<Option<(Path, leaf::Owned)>> {
-    let t = tree(inode);
-    let Some((_, e)) = leaf::find(&t, tp, key, true)? else { return Ok(None) };
-    remote::free(tp, inode, &e)?;
-    tp.roll()?;
-    leaf::find(&t, tp, key, true)
+/// Bytes of the log that setting or removing an attribute reserves at most.
+pub fn log_bytes(vol: &Volume) -> u64 {
+    let bytes = |r| {
+        let r = remote::with_value(vol, r);
+        r.unit * u64::from(r.count)
+    };
+    bytes(vol.res.attrset).max(bytes(vol.res.attrrm))
 }
 
-fn drop_hidden(mut tp: Trans, inode: &Arc<Inode>, key: Key<'_>) -> Result<()> {
-    if let Some((p, e)) = free_hidden(&mut tp, inode, key)? {
-        leaf::take_out(&tree(inode), &mut tp, p, &e)?;
-        shrink(&mut tp, inode)?;
-    }
-    tp.commit().map(|_| ())
+/// Takes an attribute that is `hidden`, or one that is not, out of its leaf, with its value's blocks. Returns whether there was one.
+fn take_out(tp: &mut Trans, inode: &Arc<Inode>, key: Key<'_>, hidden: bool) -> Result<bool> {
+    let t = tree(inode);
+    let Some((p, e)) = leaf::find(&t, tp, key, hidden)? else { return Ok(false) };
+    leaf::take_out(&t, tp, p, &e)?;
+    remote::free(tp, inode, &e)?;
+    Ok(true)
 }
 
 /// Takes out what a crash left hidden.
@@ -312,10 +299,12 @@ pub fn drop_all_hidden(inode: &Arc<Inode>) -> Result<()> {
     };
     for e in all.iter().filter(|e| e.is_hidden()) {
         let vol = &inode.vol;
-        let mut tp = Trans::new_must_succeed(vol, vol.res.attrrm, 2 * vol.res.write_blocks)?;
+        let mut tp = Trans::new_must_succeed(vol, remote::with_value(vol, vol.res.attrrm), 2 * vol.res.write_blocks)?;
         let _i = inode.lock();
         inode.log(&mut tp, 0)?;
-        drop_hidden(tp, inode, AttrName { namespace: e.flags & flag::NAMESPACE, name: &e.name }.into())?;
+        take_out(&mut tp, inode, AttrName { namespace: e.flags & flag::NAMESPACE, name: &e.name }.into(), true)?;
+        shrink(&mut tp, inode)?;
+        tp.commit()?;
     }
     Ok(())
 }
@@ -330,10 +319,12 @@ fn shrink(tp: &mut Trans, inode: &Arc<Inode>) -> Result<()> {
     let entries = leaf::entries(&t, &b)?;
     let Some(bytes) = shortform::build(&entries) else { return Ok(()) };
     let room = inode.data().core.attr_fork_size(&tp.vol.geo);
-    // Blocks of values that a crash left without an entry may still be mapped: then the fork stays.
-    if bytes.len() > room || inode.data().attr.end() > 1 {
+    let end = inode.data().attr.end();
+    // Blocks of values that a crash left without an entry may still be mapped; they go with the last attribute.
+    if bytes.len() > room || (end > 1 && !entries.is_empty()) {
         return Ok(());
     }
+    map::unmap(tp, inode, Which::Attr, 1, end.max(1), usize::MAX)?;
     t.drop_block(tp, 0, &b)?;
     let mut d = inode.data();
     d.attr = Fork { loaded: true, ..Fork::default() };

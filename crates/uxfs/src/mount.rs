@@ -244,7 +244,7 @@ impl Mount {
             // Before anything is written, and also where the log looks clean: the first record since may be lost, and later ones there.
             clear_stale(&log_dev, &geo, state.head, state.tail)?;
         }
-        // What was replayed is home and flushed. The log begins anew, at the first intent that is not done.
+        // What was replayed is home and flushed. The log begins anew, at the first intent that is not done, or what holds its tail like one.
         state.tail = pending.oldest().unwrap_or(state.head);
         let (read_only, writable) = (o.read_only, !o.read_only || dirty);
         let mount = Self::assemble((dev, log_dev), g, &sb, o, &state, dirty)?;
@@ -329,8 +329,8 @@ impl Mount {
         superblock::note_features(vol, sb)?;
         if dirty {
             recovery::finish_intents(&self.names, &pending)?;
+            recovery::drop_hidden_attributes(&self.names, &pending)?;
             recovery::free_unlinked(&self.names)?;
-            recovery::drop_hidden_attributes(&self.names, &pending.attributed)?;
             recovery::free_cow_leftovers(vol)?;
             grow::copies(&vol.dev, &vol.geo)?;
             vol.journal.force_all()?;

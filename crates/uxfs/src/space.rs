@@ -15,7 +15,7 @@ mod refcount;
 mod rmap;
 mod trim;
 
-pub use alloc::{Want, alloc, alloc_in_group, alloc_metadata, defer_free, finish_free, free_extent, free_now, whoever_has};
+pub use alloc::{Want, alloc, alloc_in_group, alloc_metadata, defer_free, finish_free, free_extent, free_now, to_free, whoever_has};
 pub use busy::is_busy;
 pub use discard::{await_freed, work as discard_work};
 pub use kept::{grew, is_short, load as load_kept};

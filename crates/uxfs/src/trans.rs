@@ -308,6 +308,17 @@ impl Trans {
         self.deferred.push_back(d);
     }
 
+    /// Logs the intent of an operation in this link: a crash does it. A later link defers the operation, or calls it off.
+    pub fn intend(&mut self, mut d: Deferred) -> Deferred {
+        d.log_intent(self);
+        d
+    }
+
+    /// Logs that an operation that was intended will not be done.
+    pub fn call_off(&mut self, d: &Deferred) {
+        d.log_done(self);
+    }
+
     /// Counts `n` blocks as allocated, out of the reservation.
     pub fn use_blocks(&mut self, n: u32) {
         self.reserved_blocks -= i64::from(n);

@@ -27,9 +27,9 @@ pub(super) struct Owned {
 }
 
 impl Owned {
-    /// An entry whose value is still to be written.
+    /// An entry whose value lies in blocks of its own.
     pub(super) fn remote(name: AttrName<'_>, block: u32, len: u32) -> Owned {
-        Owned { flags: name.namespace | flag::INCOMPLETE, name: name.name.to_vec(), value: OwnedValue::Remote { block, len } }
+        Owned { flags: name.namespace, name: name.name.to_vec(), value: OwnedValue::Remote { block, len } }
     }
     /// An entry with its value.
     pub(super) fn local(key: Key<'_>, value: &[u8]) -> Owned {
@@ -40,12 +40,9 @@ impl Owned {
             && self.flags & flag::NAMESPACE == key.name.namespace
             && key.parent.is_none_or(|v| self.local_value() == v)
     }
-    /// True while its value is written or freed: nobody sees it.
+    /// True as the kernel has it while its value is written or freed: nobody sees it.
     pub(super) fn is_hidden(&self) -> bool {
         self.flags & flag::INCOMPLETE != 0
-    }
-    pub(super) fn is_remote(&self) -> bool {
-        matches!(self.value, OwnedValue::Remote { .. })
     }
     fn local_value(&self) -> &[u8] {
         match &self.value {
@@ -203,27 +200,17 @@ pub(super) fn insert(t: &DaFork, tp: &mut Trans, new: Owned) -> Result<()> {
     }
 }
 
-/// Takes an entry out of its leaf; the leaf may be left empty.
-pub(super) fn take_out_entry(t: &DaFork, tp: &mut Trans, p: &Path, gone: &Owned) {
-    let Ok(mut all) = entries(t, &p.leaf.1) else { return };
+/// Takes an entry out of its leaf, which is freed if it is empty then and not the only one.
+pub(super) fn take_out(t: &DaFork, tp: &mut Trans, p: Path, gone: &Owned) -> Result<()> {
+    let mut all = entries(t, &p.leaf.1)?;
     all.retain(|e| e != gone);
     write_logged(tp, &p.leaf.1, |d| put(d, &all));
-    if let Some(e) = all.last() {
-        t.fix_hash(tp, p, e.hash());
-    }
-}
-
-/// Frees the path's leaf if it is empty and not the only one.
-pub(super) fn tidy(t: &DaFork, tp: &mut Trans, p: Path) -> Result<()> {
-    if da::count(&p.leaf.1.data()) == 0 && !p.nodes.is_empty() {
-        t.remove_leaf(tp, p)?;
+    match all.last() {
+        Some(e) => t.fix_hash(tp, &p, e.hash()),
+        None if !p.nodes.is_empty() => t.remove_leaf(tp, p)?,
+        None => {}
     }
     Ok(())
-}
-
-pub(super) fn take_out(t: &DaFork, tp: &mut Trans, p: Path, gone: &Owned) -> Result<()> {
-    take_out_entry(t, tp, &p, gone);
-    tidy(t, tp, p)
 }
 
 /// Sets an attribute whose value lies in the leaf.
@@ -242,15 +229,6 @@ pub(super) fn set_local(t: &DaFork, tp: &mut Trans, key: Key<'_>, value: &[u8]) 
         insert(t, tp, new)?;
     }
     remote::free(tp, &t.inode.clone(), &old)
-}
-
-/// Hides an attribute, or shows it: its value is written now.
-pub(super) fn hide(t: &DaFork, tp: &mut Trans, key: Key<'_>, hidden: bool) -> Result<()> {
-    let Some((p, e)) = find(t, tp, key, !hidden)? else { return Err(t.corrupt("lost an attribute that was being changed")) };
-    let mut all = entries(t, &p.leaf.1)?;
-    all.iter_mut().filter(|x| **x == e).for_each(|x| x.flags ^= flag::INCOMPLETE);
-    write_logged(tp, &p.leaf.1, |d| put(d, &all));
-    Ok(())
 }
 
 /// Says of all blocks of the tree that they are freed. Remote values were never logged.

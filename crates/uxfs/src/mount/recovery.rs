@@ -11,7 +11,6 @@ use crate::namespace::Names;
 use crate::space;
 use crate::trans::{Deferred, Finish, IntentItem, Trans};
 use crate::volume::Volume;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use uxfs_format::ag::UNLINKED_BUCKETS;
 use uxfs_format::extent::Extent;
@@ -35,6 +34,7 @@ pub(super) fn finish_intents(names: &Names, pending: &Pending) -> Result<()> {
     let mut order: Vec<u64> = pending.intents.keys().chain(pending.attrs.keys()).chain(pending.exchanges.keys()).copied().collect();
     order.sort_unstable_by_key(|id| pending.places.get(id));
     for id in order {
+        pending.make_way(vol);
         let Some(it) = pending.items.lock().remove(&id) else { continue };
         if let Some((_, i)) = pending.attrs.get(&id) {
             finish_attr(names, &it, i)?;
@@ -90,7 +90,7 @@ fn finisher(kind: u16) -> Option<Finish> {
 fn finish_attr(names: &Names, it: &Arc<IntentItem>, i: &AttrIntent) -> Result<()> {
     let vol = &names.vol;
     let inode = names.inodes.get(i.ino)?;
-    let most = vol.res.attrset.unit.max(vol.res.attrrm.unit) * u64::from(vol.res.attrset.count.max(vol.res.attrrm.count));
+    let most = attr::log_bytes(vol);
     let user = AttrName { namespace: i.namespace, name: &i.name };
     match i.op {
         attr_op::SET | attr_op::REPLACE => {
@@ -162,15 +162,22 @@ fn finish_map(names: &Names, tp: &mut Trans, m: &IntentExtent) -> Result<()> {
 }
 
 /// Takes out attributes that a crash left hidden, their values not whole: xfs_repair would drop all attributes of their files. What is
-/// damaged otherwise stays as it is; the volume can be used without it.
+/// damaged otherwise stays as it is; the volume can be used without it. Nothing but the log tells which they are, so they hold its
+/// tail until it is durable that they are gone.
 ///
 /// # Errors
 /// The volume was shut down.
-pub(super) fn drop_hidden_attributes(names: &Names, attributed: &BTreeSet<Ino>) -> Result<()> {
-    for inode in attributed.iter().filter_map(|ino| names.inodes.get(*ino).ok()) {
+pub(super) fn drop_hidden_attributes(names: &Names, pending: &Pending) -> Result<()> {
+    let vol = &names.vol;
+    for inode in pending.attributed().filter_map(|ino| names.inodes.get(ino).ok()) {
+        pending.make_way(vol);
         let _ = attr::drop_all_hidden(&inode);
     }
-    Ok(names.vol.journal.shutdown.check()?)
+    if pending.holds_hidden() {
+        vol.journal.force_all()?;
+        pending.let_hidden_go(vol);
+    }
+    Ok(vol.journal.shutdown.check()?)
 }
 
 /// Frees the inodes on the unlinked lists.

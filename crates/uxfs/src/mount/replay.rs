@@ -3,6 +3,7 @@
 //! Changed blocks gather in memory while transactions of one log position are replayed, and go out together: either all of
 //! them bear the new position or none.
 
+use crate::attr;
 use crate::error::{Error, Result};
 use crate::inode::Fork;
 use crate::trans::IntentItem;
@@ -10,8 +11,10 @@ use crate::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use uxfs_device::{Class, DeviceRef, WriteRequest};
+use uxfs_format::attr as attr_format;
 use uxfs_format::btree::{self, LONG_OWNER, TreeKind};
 use uxfs_format::bytes::{get16, get32, get64, put32, put64};
+use uxfs_format::da;
 use uxfs_format::inode::{self, CORE_SIZE, Core, Format, INODE_CRC, INODE_LSN, NEXT_UNLINKED, swap_for_log};
 use uxfs_format::log::{AttrIntent, BufFormat, ExchangeIntent, IcreateFormat, InodeFormat, Intent, buf_flag, ino_field, item};
 use uxfs_format::quota::{self, RecordFormat};
@@ -31,9 +34,13 @@ pub(super) struct Pending {
     pub(super) places: HashMap<u64, usize>,
     seen: usize,
     /// Inodes whose attributes lie outside of them and were changed: some may be hidden.
-    pub(super) attributed: BTreeSet<Ino>,
+    attributed: BTreeSet<Ino>,
+    /// Leaves with hidden attributes: where they were logged last, and whose they are.
+    hidden: BTreeMap<(u64, u32), (Lsn, Ino)>,
     /// The items that hold the tail until the intents are done.
     pub(super) items: parking_lot::Mutex<HashMap<u64, Arc<IntentItem>>>,
+    /// What holds the tail until nothing is hidden.
+    hold: parking_lot::Mutex<Option<Arc<IntentItem>>>,
 }
 
 impl Pending {
@@ -46,7 +53,7 @@ impl Pending {
     /// Where the oldest of them lies.
     pub(super) fn oldest(&self) -> Option<Lsn> {
         let all = self.intents.values().map(|i| i.0).chain(self.attrs.values().map(|i| i.0)).chain(self.exchanges.values().map(|i| i.0));
-        all.min()
+        all.chain(self.hidden.values().map(|h| h.0)).min()
     }
 
     /// Puts the intents into the AIL, so that the tail does not pass them before they are done.
@@ -61,6 +68,39 @@ impl Pending {
             let dynamic: Arc<dyn LogItem> = it.clone();
             vol.journal.ail.insert(&dynamic, lsn);
             self.items.lock().insert(id, it);
+        }
+        if let Some(lsn) = self.hidden.values().map(|h| h.0).min() {
+            let it = IntentItem::new(vol, bare(item::ATTRI, 0));
+            let dynamic: Arc<dyn LogItem> = it.clone();
+            vol.journal.ail.insert(&dynamic, lsn);
+            *self.hold.lock() = Some(it);
+        }
+    }
+
+    /// Inodes of which attributes may be hidden.
+    pub(super) fn attributed(&self) -> impl Iterator<Item = Ino> {
+        self.attributed.iter().copied()
+    }
+
+    /// True if hidden attributes hold the tail.
+    pub(super) fn holds_hidden(&self) -> bool {
+        self.hold.lock().is_some()
+    }
+
+    /// Hidden attributes hold the tail no more.
+    pub(super) fn let_hidden_go(&self, vol: &Volume) {
+        if let Some(it) = self.hold.lock().take() {
+            vol.journal.ail.remove(it.as_ref());
+        }
+    }
+
+    /// Hidden attributes do not keep recovery from going on: they let the tail go if the log has no room left behind them.
+    pub(super) fn make_way(&self, vol: &Volume) {
+        let r = &vol.res;
+        let most = 4 * [attr::log_bytes(vol), r.itruncate.unit, r.rename.unit].into_iter().max().unwrap_or(0);
+        let at = self.hold.lock().as_ref().and_then(|it| it.state().ail_lsn());
+        if at.is_some_and(|at| !vol.journal.fits_behind(at, most)) {
+            self.let_hidden_go(vol);
         }
     }
 }
@@ -82,6 +122,12 @@ fn pointers(b: &[u8]) -> Vec<(u64, u16)> {
     let (s, level) = (TreeKind::Bmap.shape(), btree::level(b));
     let n = if level > 0 { btree::numrecs(b).min(s.max(b.len() as u32, level)) } else { 0 };
     (0..n).map(|i| (s.ptr_get(b, b.len() as u32, i), level.saturating_sub(1))).collect()
+}
+
+/// True of a leaf of attributes of which some are hidden.
+fn hides(b: &[u8]) -> bool {
+    let hidden = |i| attr_format::leaf_entry(b, i).is_ok_and(|e| e.flags & attr_format::flag::INCOMPLETE != 0);
+    Kind::sniff(b) == Some(Kind::AttrLeaf) && (0..da::count(b)).any(hidden)
 }
 
 fn malformed<T>(what: &str) -> Result<T> {
@@ -154,8 +200,18 @@ impl Player<'_> {
         if f.flags & buf_flag::INODE_BUF != 0 {
             return self.inode_buffer(&f, &runs, it);
         }
+        self.put_regions(&f, &runs, it, lsn)?;
+        let key = (f.daddr.0, bbs);
+        match self.blocks.get(&key) {
+            Some(b) if hides(&b.bytes) => self.pending.hidden.insert(key, (lsn, Ino(Kind::AttrLeaf.owner(&b.bytes).unwrap_or(0)))),
+            _ => self.pending.hidden.remove(&key),
+        };
+        Ok(())
+    }
+
+    fn put_regions(&mut self, f: &BufFormat, runs: &[(usize, usize)], it: &ReplayItem, lsn: Lsn) -> Result<()> {
         let g = self.g.clone();
-        let Replayed { bytes: b, changed, stamp } = self.block(f.daddr, bbs)?;
+        let Replayed { bytes: b, changed, stamp } = self.block(f.daddr, u32::from(f.bbs))?;
         // Quota records bear a position each, the block none: whatever seems to be one is of what was there before.
         if f.flags & buf_flag::DQUOT == 0
             && let Some(k) = Kind::sniff(b)
@@ -447,5 +503,8 @@ pub(super) fn run(dev: &DeviceRef, log_dev: &DeviceRef, geo: &LogGeometry, state
     replay(log_dev.as_ref(), geo, state, &mut p)?;
     p.flush()?;
     dev.flush().map_err(JournalError::Io)?;
+    // What follows needs room in the log: where half of it lies behind something hidden, that does not hold the tail.
+    p.pending.attributed.extend(p.pending.hidden.values().map(|h| h.1));
+    p.pending.hidden.retain(|_, h| geo.blocks_between(h.0, state.head) < geo.bbs / 2);
     Ok(p.pending)
 }

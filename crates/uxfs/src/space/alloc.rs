@@ -341,10 +341,15 @@ fn finish_free_agfl(tp: &mut Trans, e: &IntentExtent) -> Result<()> {
     free_now(tp, agno, agbno, e.len, Owner::AG)
 }
 
+/// The operation that frees an extent.
+pub fn to_free(start: FsBlock, len: u32, owner: Owner) -> Deferred {
+    let e = IntentExtent { owner: owner.id, offset: owner.offset, ..IntentExtent::new(start, len, 0) };
+    Deferred::new(item::EFI, e, finish_free)
+}
+
 /// Frees an extent in a link of its own.
 pub fn defer_free(tp: &mut Trans, start: FsBlock, len: u32, owner: Owner) {
-    let e = IntentExtent { owner: owner.id, offset: owner.offset, ..IntentExtent::new(start, len, 0) };
-    tp.defer(Deferred::new(item::EFI, e, finish_free));
+    tp.defer(to_free(start, len, owner));
 }
 
 pub(super) fn defer_free_agfl(tp: &mut Trans, agno: AgNumber, block: u32) {

@@ -35,11 +35,16 @@ impl Deferred {
         self.intent = Some(i);
     }
 
-    /// Does the operation and logs that it is done.
-    pub(super) fn finish(self, tp: &mut Trans) -> Result<()> {
+    /// Logs that there is nothing left to be done.
+    pub(super) fn log_done(&self, tp: &mut Trans) {
         if let Some(i) = &self.intent {
             tp.log_done(i);
         }
+    }
+
+    /// Does the operation and logs that it is done.
+    pub(super) fn finish(self, tp: &mut Trans) -> Result<()> {
+        self.log_done(tp);
         (self.finish)(tp, &self.extent)
     }
 }

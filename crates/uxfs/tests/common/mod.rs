@@ -42,8 +42,9 @@ pub fn open_memory(dev: &Arc<Memory>, metadata: Option<usize>) -> Fs {
     Fs::open(dev.clone() as DeviceRef, Options { commit: 0, metadata, ..Options::default() }).unwrap()
 }
 
-/// The end of one: as in a crash, or by an unmount that leaves it sound.
+/// The end of one: as in a crash, or by an unmount that leaves it sound. No transaction logged more than it had reserved.
 pub fn end_life(fs: Fs, dev: &Memory, crash: bool, what: &str) {
+    assert!(fs.stats().contains(&("overruns", 0)), "{what}: {:?}", fs.stats());
     if crash {
         return fs.shut_down().unwrap();
     }
