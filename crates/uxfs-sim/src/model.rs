@@ -44,7 +44,7 @@ pub struct History {
 pub enum Data {
     /// Bytes written at an offset: `len` times `fill`.
     Write { at: u64, len: u64, fill: u8 },
-    /// Blocks of another file take the place of what was there; in between there may be nothing.
+    /// Blocks of another file take the place of what was there.
     Shared { at: u64, bytes: Vec<u8> },
     /// A new size.
     Size(u64),
@@ -64,6 +64,8 @@ pub struct Model {
     pub syncs: Vec<u64>,
     /// The highest number given away.
     pub next: u32,
+    /// Operations that found no space.
+    pub full: u64,
 }
 
 /// The worker's own directory.
@@ -77,8 +79,14 @@ impl Model {
     /// An empty directory, in the volume at `ino`.
     pub fn new(ino: u64) -> Model {
         let top = Node { mode: 0o040_755, nlink: 2, ino, ..Node::default() };
-        let mut m =
-            Model { nodes: BTreeMap::from([(TOP, top)]), gone: BTreeMap::new(), digests: Vec::new(), syncs: Vec::new(), next: TOP + 1 };
+        let mut m = Model {
+            nodes: BTreeMap::from([(TOP, top)]),
+            gone: BTreeMap::new(),
+            digests: Vec::new(),
+            syncs: Vec::new(),
+            next: TOP + 1,
+            full: 0,
+        };
         m.note(0, None);
         m
     }
@@ -225,7 +233,7 @@ impl History {
 fn may_be(e: &Data, o: u64, b: u8) -> bool {
     match e {
         Data::Write { at, len, fill } => *fill == b && (*at..at + len).contains(&o),
-        Data::Shared { at, bytes } => o.checked_sub(*at).and_then(|i| bytes.get(i as usize)).is_some_and(|x| *x == b || b == 0),
+        Data::Shared { at, bytes } => o.checked_sub(*at).and_then(|i| bytes.get(i as usize)).is_some_and(|x| *x == b),
         Data::Size(_) | Data::Synced(_) => false,
     }
 }

@@ -177,6 +177,20 @@ impl Model {
         }
     }
 
+    /// Operation `n` found no space; a file whose data it was to change has `content` now.
+    pub fn fail(&mut self, n: u64, op: &Op, content: Option<Vec<u8>>) {
+        self.full += 1;
+        let (Op::Write { id, .. } | Op::Clone { to: id, .. } | Op::Zero { id, .. } | Op::Reserve { id, .. } | Op::Truncate { id, .. }) = op
+        else {
+            return;
+        };
+        if let Some(bytes) = content {
+            let d = self.data(*id);
+            d.size = bytes.len() as u64;
+            d.events.push((n, Data::Shared { at: 0, bytes }));
+        }
+    }
+
     /// Does operation `n`, which fits; what it made is inode `ino` of the volume.
     pub fn apply(&mut self, n: u64, op: &Op, ino: u64) {
         match op {

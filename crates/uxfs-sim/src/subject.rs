@@ -4,13 +4,21 @@ use crate::model::Model;
 use crate::ops::{Made, Op, value};
 use uxfs::{Allocate, AttrName, Error, Fs, IoMode, Make, Rename, SetAttr, SetMode};
 
+/// What became of an operation.
+pub enum Done {
+    /// It was done; the inode number of what it made, else 0.
+    Whole(u64),
+    /// There was no space. Names and attributes are as before; a file whose data was to be changed has this content.
+    Full(Option<Vec<u8>>),
+}
+
 /// A file system under a workload.
 pub trait Subject: Sync {
-    /// Does an operation that fits the model; returns the inode number of what it made, else 0.
+    /// Does an operation that fits the model.
     ///
     /// # Errors
     /// What went wrong, in words.
-    fn apply(&self, model: &Model, op: &Op) -> Result<u64, String>;
+    fn apply(&self, model: &Model, op: &Op) -> Result<Done, String>;
 
     /// True if what is made gets its owner, by which it is known, in a step of its own.
     fn owns_later(&self) -> bool {
@@ -19,7 +27,7 @@ pub trait Subject: Sync {
 }
 
 impl Subject for Fs {
-    fn apply(&self, model: &Model, op: &Op) -> Result<u64, String> {
+    fn apply(&self, model: &Model, op: &Op) -> Result<Done, String> {
         let ino = |id: &u32| model.nodes[id].ino;
         fn attr(name: &str) -> AttrName<'_> {
             AttrName { namespace: 0, name: name.as_bytes() }
@@ -64,6 +72,20 @@ impl Subject for Fs {
             Op::Fsync { id } => self.fsync(ino(id)),
             Op::Sync => self.sync(),
         };
-        done.map(|()| made).map_err(|e| format!("{op:?}: {e}"))
+        let say = |e: Error| format!("{op:?}: {e}");
+        match (done, op) {
+            (Ok(()), _) => Ok(Done::Whole(made)),
+            (
+                Err(Error::NoSpace),
+                Op::Write { id, .. } | Op::Clone { to: id, .. } | Op::Zero { id, .. } | Op::Reserve { id, .. } | Op::Truncate { id, .. },
+            ) => {
+                let mut content = vec![0; self.stat(ino(id)).map_err(say)?.size as usize];
+                let n = self.read(ino(id), 0, &mut content).map_err(say)?;
+                content.truncate(n);
+                Ok(Done::Full(Some(content)))
+            }
+            (Err(Error::NoSpace), Op::Make { .. } | Op::Link { .. } | Op::Rename { .. } | Op::SetAttr { .. }) => Ok(Done::Full(None)),
+            (Err(e), _) => Err(say(e)),
+        }
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::model::{Model, Node, TOP};
 use crate::ops::{Made, Op};
-use crate::subject::Subject;
+use crate::subject::{Done, Subject};
 use std::ops::Range;
 use std::sync::Arc;
-use uxfs::{Devices, DropBehind, Fs, JournalConfig, Make, Options};
+use uxfs::{Allocate, Devices, DropBehind, Fs, JournalConfig, Make, Options};
 use uxfs_device::timed::{Timed, Timing};
 use uxfs_device::{Device, DeviceRef, Memory, Recorder, Trace};
 use uxfs_mkfs::Features;
@@ -28,6 +28,8 @@ pub struct Shape {
     pub mix: Mix,
     /// With all that mkfs.xfs 7.2 turns on: reverse mappings and parent pointers above all. Else as 6.1 makes it.
     pub newest: bool,
+    /// Bytes that are free at the start, in small pieces all over the volume; `None` for all of it.
+    pub room: Option<u64>,
     /// The log has a device of its own.
     pub external: bool,
     /// How the journal works.
@@ -53,6 +55,7 @@ impl Default for Shape {
             ops: 500,
             mix: Mix { data: 40, sync: 15, churn: true, clones: false },
             newest: false,
+            room: None,
             external: false,
             journal: JournalConfig::default(),
             discard: false,
@@ -231,6 +234,12 @@ fn live(images: Vec<Memory>, shape: &Shape, first: u32, work: Work<'_>) -> Resul
     };
     let mut fs = open()?;
     let kept = kept(&fs, 0..first).map_err(say)?;
+    match shape.room {
+        Some(room) if first == 0 => fill(&fs, room, shape.seed).map_err(say)?,
+        // Room for the new workers' directories.
+        Some(_) => fs.fallocate(fs.lookup(fs.root(), FILLER).map_err(say)?.ino, Allocate::Punch, 0, 4 << 20).map_err(say)?,
+        None => {}
+    }
     // The workers' directories are there from the start.
     for w in first..first + shape.workers {
         fs.create(fs.root(), top_name(w).as_bytes(), Make { mode: 0o040_755, uid: TOP, gid: 0, rdev: (0, 0), umask: 0 }).map_err(say)?;
@@ -255,6 +264,25 @@ fn live(images: Vec<Memory>, shape: &Shape, first: u32, work: Work<'_>) -> Resul
     let trace = devices[0].trace();
     drop(fs);
     Ok(Journey { trace, ready, first, models, histories, kept, shape: shape.clone(), stats, log_at, by_kernel: false })
+}
+
+/// The file that fills a volume.
+const FILLER: &[u8] = b"filler";
+
+/// Fills a volume with a file, and punches holes into that until `room` bytes are free.
+fn fill(fs: &Fs, room: u64, seed: u64) -> uxfs::Result<()> {
+    let f = fs.create(fs.root(), FILLER, Make { mode: 0o100_600, uid: 0, gid: 0, rdev: (0, 0), umask: 0 })?.ino;
+    let (free, chance) = (|| fs.statfs().free * BLOCK, Chance::seeded(seed));
+    let all = free();
+    let mut size = all;
+    // The last blocks go to the tree that maps it.
+    while let Err(uxfs::Error::NoSpace) = fs.fallocate(f, Allocate::Reserve { keep_size: false }, 0, size) {
+        size -= BLOCK;
+    }
+    while free() < room.min(all) {
+        fs.fallocate(f, Allocate::Punch, chance.below(size / BLOCK) * BLOCK, (1 + chance.below(12)) * BLOCK)?;
+    }
+    fs.sync()
 }
 
 /// Where the log lies.
@@ -327,8 +355,10 @@ impl Worker<'_> {
         }
         let n = self.history.len() as u64;
         self.recorder.mark(mark(self.number, n, false));
-        let ino = self.subject.apply(&self.model, &op).map_err(|e| format!("worker {} operation {n}: {e}", self.number))?;
-        self.model.apply(n, &op, ino);
+        match self.subject.apply(&self.model, &op).map_err(|e| format!("worker {} operation {n}: {e}", self.number))? {
+            Done::Whole(ino) => self.model.apply(n, &op, ino),
+            Done::Full(left) => self.model.fail(n, &op, left),
+        }
         if let (true, Op::Make { id, .. }) = (self.subject.owns_later(), &op) {
             self.model.note(n + 1, Some(*id));
         }

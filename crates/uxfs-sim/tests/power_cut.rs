@@ -140,6 +140,31 @@ fn what_is_written_back_meanwhile_survives_any_cut() {
     panic!("the workers wrote only {written} bytes");
 }
 
+/// Hardly any space, in small pieces: much is refused, and leaves nothing behind.
+#[test]
+fn full_volumes_survive_any_cut() {
+    let base: u64 = std::env::var("UXFS_SEED").map_or(400, |s| s.parse().unwrap());
+    let many = if std::env::var_os("UXFS_LONG").is_some() { 200 } else { 6 };
+    for seed in base..base + many {
+        let mix = Mix { data: 55, sync: 8, churn: seed % 3 == 0, clones: seed % 2 == 0 };
+        let room = Some((MIB / 2) << (seed % 4));
+        let (workers, short_of_memory) = (1 + seed as u32 % 4, seed % 5 == 0);
+        let j = run(&Shape { workers, ops: 400, mix, room, newest: seed % 4 < 2, short_of_memory, seed, ..Shape::default() });
+        let j = j.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let full: u64 = j.models.iter().map(|m| m.full).sum();
+        println!("seed {seed}: {full} operations found no space");
+        let f = explore(&j, &Plan { at_flushes: 20, between: 40, lives: 20, kernel: 30, seed, ..Plan::default() }).unwrap();
+        assert!(
+            f.damage.is_empty(),
+            "seed {seed}: {} of {} cuts; after event {}: {}",
+            f.damage.len(),
+            f.cuts,
+            f.damage[0].0,
+            f.damage[0].1
+        );
+    }
+}
+
 /// What is freed is discarded, and used again after that.
 #[test]
 fn discards_harm_nothing() {
@@ -405,6 +430,7 @@ fn any_shape(seed: u64) -> Shape {
         discard: half(),
         short_of_memory: half(),
         timing: half().then_some(Timing { flush: 200, ..NVME }),
+        room: (!many && c.below(4) == 0).then(|| (MIB / 4) << c.below(5)),
         seed,
         ..Shape::default()
     }

@@ -385,13 +385,14 @@ fn zero_tail(inode: &Arc<Inode>, st: &FileState, size: u64) -> Result<()> {
     zero_part(inode, st, size, size.next_multiple_of(u64::from(inode.vol.geo.blocksize)))
 }
 
-/// Zeroes `from..to`, which lie in one block, if anything is stored there.
+/// Zeroes `from..to`, which lie in one block, if anything is stored there. The file is listed as dirty then, whatever its caller finds next.
 fn zero_part(inode: &Arc<Inode>, st: &FileState, from: u64, to: u64) -> Result<()> {
     let bs = u64::from(inode.vol.geo.blocksize);
     let block = from / bs;
     if from < to && has_data(inode, st, block)? {
         // One block: all of it, or an error.
         write::put(inode, st, from, Source::lent(&vec![0; (to - from) as usize]), write::Put::default())?;
+        st.files.note_dirty(inode, st, How::default());
     }
     Ok(())
 }
@@ -441,9 +442,6 @@ pub fn truncate(files: &Arc<Files>, inode: &Arc<Inode>, new: u64) -> Result<()> 
     }
     tp.commit()?;
     drop_pages(inode, st, new.div_ceil(bs), u64::MAX);
-    if st.pages.dirty() > 0 {
-        files.note_dirty(inode, st, How::default());
-    }
     Ok(())
 }
 

@@ -105,6 +105,8 @@ fn work(seed: u64, block: u32, inode: u32, features: Features) {
             assert!(fs.shutdown_reason().is_none(), "{what}, {i}: {:?}", fs.shutdown_reason());
         }
         check(&fs, &files, &model, &what);
+        // No transaction logged more than it had reserved.
+        assert!(fs.stats().contains(&("overruns", 0)), "{what}, life {life}: {:?}", fs.stats());
         end_life(fs, &dev, life == 1, &format!("{what}, life {life}"));
     }
 }

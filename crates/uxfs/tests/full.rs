@@ -37,8 +37,8 @@ fn share_in_full_groups(features: Features) {
     let (a, b) = (make("a"), make("b"));
     // Their blocks alternate.
     for k in 0..PIECES {
-        for f in [a, b] {
-            fs.write_with(f, k * 2 * BLOCK, &[7; BLOCK as usize], false, IoMode::Direct).unwrap();
+        for (f, fill) in [(a, 7), (b, 8)] {
+            fs.write_with(f, k * 2 * BLOCK, &[fill; BLOCK as usize], false, IoMode::Direct).unwrap();
         }
     }
     // No room is left in any group, but what this file gives back at its end.
@@ -64,8 +64,38 @@ fn share_in_full_groups(features: Features) {
         }
     }
     assert!(shared > 0, "nothing was shared");
+    // What finds no room leaves what was there.
+    let mut end = blocks;
+    while fs.write_with(rest, end * BLOCK, &[9; BLOCK as usize], false, IoMode::Direct).is_ok() {
+        end += 1;
+    }
+    let cloned = fs.clone_range((a, 0), (b, 0), (PIECES * 2 - 1) * BLOCK);
+    assert!(matches!(cloned, Err(Error::NoSpace)), "{cloned:?}");
+    let mut block = [0; BLOCK as usize];
+    for k in 0..PIECES {
+        fs.read(b, k * 2 * BLOCK, &mut block).unwrap();
+        assert!(block == [7; BLOCK as usize] || block == [8; BLOCK as usize], "block {k} has {}", block[0]);
+    }
     assert!(fs.shutdown_reason().is_none(), "{:?}", fs.shutdown_reason());
     end_life(fs, &dev, false, "shared");
+}
+
+/// The edge of what was to be zeroed lies in the cache when no space is found for the rest; it was not written back by a sync.
+#[test]
+fn what_is_zeroed_before_there_is_no_space_is_synced() {
+    let dev = in_memory(64 * MIB, 4096, 2, Features::NEWEST);
+    let fs = open_memory(&dev, None);
+    let f = fs.create(fs.root(), b"f", file(0o644)).unwrap().ino;
+    fs.write(f, 0, &[7; 10_000], false).unwrap();
+    fs.sync().unwrap();
+    assert!(matches!(fs.fallocate(f, Allocate::Zero { keep_size: false }, 100, 100 * MIB), Err(Error::NoSpace)));
+    fs.sync().unwrap();
+    end_life(fs, &dev, true, "zeroed");
+    let fs = open_memory(&dev, None);
+    let mut found = [1; 10_000];
+    assert_eq!(fs.read(f, 0, &mut found).unwrap(), 10_000);
+    assert!(found[..100] == [7; 100] && found[100..] == [0; 9900]);
+    end_life(fs, &dev, false, "zeroed");
 }
 
 /// Operations that were tried, and those that found no room.

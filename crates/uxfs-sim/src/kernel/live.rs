@@ -4,7 +4,7 @@ use super::served::Served;
 use super::{Folder, Undo, loop_device, oracle, said};
 use crate::model::{Model, TOP};
 use crate::ops::{Made, Op, value};
-use crate::subject::Subject;
+use crate::subject::{Done, Subject};
 use crate::workload::{Journey, Shape, Work, log_at, make, options, record, top_name, work_on};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Gid, RenameFlags, Uid, XattrFlags};
 use std::ffi::OsStr;
@@ -74,8 +74,8 @@ impl Mounted {
 }
 
 impl Subject for Mounted {
-    fn apply(&self, model: &Model, op: &Op) -> Result<u64, String> {
-        self.act(model, op).map(|()| 0).map_err(|e| format!("{op:?}: {e}"))
+    fn apply(&self, model: &Model, op: &Op) -> Result<Done, String> {
+        self.act(model, op).map(|()| Done::Whole(0)).map_err(|e| format!("{op:?}: {e}"))
     }
     fn owns_later(&self) -> bool {
         true

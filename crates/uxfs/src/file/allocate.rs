@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
 use crate::trans::Trans;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uxfs_format::FileBlock;
@@ -56,6 +57,17 @@ pub fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, what: Allocate, offset: 
     }
     let st = files.state(inode);
     let _io = st.lock.all();
+    let res = change(files, inode, st, what, offset..end);
+    if !matches!(res, Err(Error::Invalid { .. } | Error::TooLarge)) {
+        // Also where space ran out half-way.
+        touch(inode, st);
+        files.note_dirty(inode, st, How::default());
+    }
+    res
+}
+
+fn change(files: &Arc<Files>, inode: &Arc<Inode>, st: &FileState, what: Allocate, range: Range<u64>) -> Result<()> {
+    let (offset, end, len) = (range.start, range.end, range.end - range.start);
     let bs = u64::from(inode.vol.geo.blocksize);
     let size = st.size.load(Ordering::Acquire);
     let whole =
@@ -96,8 +108,6 @@ pub fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, what: Allocate, offset: 
         }
         Allocate::Unshare => unshare(inode, st, offset / bs, end.min(size).div_ceil(bs))?,
     }
-    touch(inode, st);
-    files.note_dirty(inode, st, How::default());
     Ok(())
 }
 

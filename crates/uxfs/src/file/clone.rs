@@ -38,7 +38,7 @@ pub struct Place<'a> {
 /// be that of the source), reaches beyond the source, or overlaps; `NoSpace`.
 ///
 /// # Crash
-/// A part of the range may be shared, from its begin on.
+/// A part of the range may be shared, from its begin on; the rest is as it was.
 pub fn share(files: &Arc<Files>, from: Place<'_>, to: Place<'_>, len: u64, only_same: bool) -> Result<bool> {
     let vol = &to.inode.vol;
     vol.check_writable()?;
@@ -73,33 +73,55 @@ pub fn share(files: &Arc<Files>, from: Place<'_>, to: Place<'_>, len: u64, only_
         write_back(files, i, 0, u64::MAX, Why::Sync)?;
         mark_shared(i)?;
     }
-    let blocks = len.div_ceil(bs);
-    punch(to.inode, dst, to.offset, to.offset + blocks * bs)?;
-    let (first, target) = (from.offset / bs, to.offset / bs);
-    let mut at = first;
-    while let Some(e) = next_extent(from.inode, at, first + blocks)? {
-        let vol = vol.clone();
-        if space::is_short(&vol, vol.geo.fsb_agno(e.start))? {
-            return Err(Error::NoSpace);
-        }
-        let mut tp = Trans::new(&vol, vol.res.write, 2 * vol.res.write_blocks + 1)?;
-        let _i = to.inode.lock();
-        map::load(to.inode, Which::Data)?;
-        to.inode.log(&mut tp, 0)?;
-        space::defer_increase(&mut tp, e.start, e.len);
-        map::map(&mut tp, to.inode, Which::Data, Extent { off: FileBlock(e.off.0 - first + target), ..e })?;
-        tp.commit()?;
-        at = e.end();
-    }
-    drop_pages(to.inode, dst, target, target + blocks);
-    if to_end > dst_size {
-        set_size(to.inode, dst, to_end)?;
-    }
     if !only_same {
         touch(to.inode, dst);
         files.note_dirty(to.inode, dst, How::default());
     }
+    let blocks = len.div_ceil(bs);
+    let (first, target) = (from.offset / bs, to.offset / bs);
+    let mut at = first;
+    while at < first + blocks {
+        let next = next_extent(from.inode, at, first + blocks)?;
+        let hole_end = next.map_or(first + blocks, |e| e.off.0);
+        if hole_end > at {
+            punch(to.inode, dst, (at - first + target) * bs, (hole_end - first + target) * bs)?;
+        }
+        let Some(e) = next else { break };
+        let len = share_extent(to.inode, dst, Extent { off: FileBlock(e.off.0 - first + target), ..e })?;
+        at = e.off.0 + u64::from(len);
+    }
+    if to_end > dst_size {
+        set_size(to.inode, dst, to_end)?;
+    }
     Ok(true)
+}
+
+/// Lets a file have an extent of another one, or of its own elsewhere, in place of the hole or the extent that it has there, as far as
+/// that goes. Returns so many blocks. All is done in one link: a crash leaves the one or the other, and where there is no space nothing
+/// has changed.
+fn share_extent(inode: &Arc<Inode>, st: &FileState, e: Extent) -> Result<u32> {
+    let vol = inode.vol.clone();
+    if space::is_short(&vol, vol.geo.fsb_agno(e.start))? {
+        return Err(Error::NoSpace);
+    }
+    let _one = st.claims.all();
+    let mut tp = Trans::new(&vol, vol.res.write, 2 * vol.res.write_blocks + 1)?;
+    let _i = inode.lock();
+    map::load(inode, Which::Data)?;
+    let end = {
+        let d = inode.data();
+        let next = || d.data.extents.range(e.off.0..).next().map(|x| *x.0);
+        d.data.at(e.off.0).map(|old| old.end()).or_else(next).map_or(e.end(), |end| end.min(e.end()))
+    };
+    let e = Extent { len: (end - e.off.0) as u32, ..e };
+    drop_pages(inode, st, e.off.0, end);
+    inode.log(&mut tp, 0)?;
+    map::unmap(&mut tp, inode, Which::Data, e.off.0, end, 1)?;
+    space::defer_increase(&mut tp, e.start, e.len);
+    map::map(&mut tp, inode, Which::Data, e)?;
+    tp.commit()?;
+    drop_pages(inode, st, e.off.0, end);
+    Ok(e.len)
 }
 
 fn are_same(from: Place<'_>, src: &FileState, to: Place<'_>, dst: &FileState, len: u64) -> Result<bool> {
