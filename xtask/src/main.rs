@@ -7,10 +7,10 @@ use std::process::Command;
 mod demo;
 mod tidy;
 
-/// Debian packages with the oracles and peers that the tests call.
-const PACKAGES: &[&str] = &["xfsprogs", "fuse3", "attr", "acl", "dbench", "fsmark", "stress-ng"];
+/// Debian packages with the oracles and peers that the tests and benches call.
+const PACKAGES: &[&str] = &["xfsprogs", "fuse3", "attr", "acl", "dbench", "fsmark", "stress-ng", "fuse2fs"];
 /// One program of each package, by which its presence is known.
-const PROGRAMS: &[&str] = &["mkfs.xfs", "fusermount3", "setfattr", "setfacl", "dbench", "fs_mark", "stress-ng"];
+const PROGRAMS: &[&str] = &["mkfs.xfs", "fusermount3", "setfattr", "setfacl", "dbench", "fs_mark", "stress-ng", "fuse2fs"];
 
 fn cargo(args: &[&str]) -> Result<()> {
     println!("$ cargo {}", args.join(" "));
