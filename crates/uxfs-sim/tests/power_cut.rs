@@ -153,15 +153,7 @@ fn full_volumes_survive_any_cut() {
         let j = j.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let full: u64 = j.models.iter().map(|m| m.full).sum();
         println!("seed {seed}: {full} operations found no space");
-        let f = explore(&j, &Plan { at_flushes: 20, between: 40, lives: 20, kernel: 30, seed, ..Plan::default() }).unwrap();
-        assert!(
-            f.damage.is_empty(),
-            "seed {seed}: {} of {} cuts; after event {}: {}",
-            f.damage.len(),
-            f.cuts,
-            f.damage[0].0,
-            f.damage[0].1
-        );
+        cut(&j, &Plan { at_flushes: 20, between: 40, lives: 20, kernel: 30, seed, ..Plan::default() });
     }
 }
 
