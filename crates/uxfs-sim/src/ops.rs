@@ -107,6 +107,18 @@ pub fn value(len: usize) -> Vec<u8> {
     vec![b'a' + (len % 26) as u8; len]
 }
 
+impl Op {
+    /// The file whose data it changes.
+    pub fn target(&self) -> Option<u32> {
+        match self {
+            Op::Write { id, .. } | Op::Clone { to: id, .. } | Op::Zero { id, .. } | Op::Reserve { id, .. } | Op::Truncate { id, .. } => {
+                Some(*id)
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Model {
     fn is_file(&self, id: u32) -> bool {
         self.nodes.get(&id).is_some_and(Node::is_file)
@@ -180,12 +192,8 @@ impl Model {
     /// Operation `n` found no space; a file whose data it was to change has `content` now.
     pub fn fail(&mut self, n: u64, op: &Op, content: Option<Vec<u8>>) {
         self.full += 1;
-        let (Op::Write { id, .. } | Op::Clone { to: id, .. } | Op::Zero { id, .. } | Op::Reserve { id, .. } | Op::Truncate { id, .. }) = op
-        else {
-            return;
-        };
-        if let Some(bytes) = content {
-            let d = self.data(*id);
+        if let (Some(id), Some(bytes)) = (op.target(), content) {
+            let d = self.data(id);
             d.size = bytes.len() as u64;
             d.events.push((n, Data::Shared { at: 0, bytes }));
         }

@@ -73,18 +73,17 @@ impl Subject for Fs {
             Op::Sync => self.sync(),
         };
         let say = |e: Error| format!("{op:?}: {e}");
-        match (done, op) {
+        match (done, op.target()) {
             (Ok(()), _) => Ok(Done::Whole(made)),
-            (
-                Err(Error::NoSpace),
-                Op::Write { id, .. } | Op::Clone { to: id, .. } | Op::Zero { id, .. } | Op::Reserve { id, .. } | Op::Truncate { id, .. },
-            ) => {
-                let mut content = vec![0; self.stat(ino(id)).map_err(say)?.size as usize];
-                let n = self.read(ino(id), 0, &mut content).map_err(say)?;
+            (Err(Error::NoSpace), Some(id)) => {
+                let mut content = vec![0; self.stat(ino(&id)).map_err(say)?.size as usize];
+                let n = self.read(ino(&id), 0, &mut content).map_err(say)?;
                 content.truncate(n);
                 Ok(Done::Full(Some(content)))
             }
-            (Err(Error::NoSpace), Op::Make { .. } | Op::Link { .. } | Op::Rename { .. } | Op::SetAttr { .. }) => Ok(Done::Full(None)),
+            (Err(Error::NoSpace), None) if matches!(op, Op::Make { .. } | Op::Link { .. } | Op::Rename { .. } | Op::SetAttr { .. }) => {
+                Ok(Done::Full(None))
+            }
             (Err(e), _) => Err(say(e)),
         }
     }

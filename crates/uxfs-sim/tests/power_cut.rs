@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use uxfs::{AttrName, CheckpointLimit, Fs, JournalConfig, JournalFlush, Make, Options, SetMode};
 use uxfs_device::timed::{NVME, Timing};
-use uxfs_device::{Device, DeviceRef, Memory, Recorder, WriteFlags};
+use uxfs_device::{Device, DeviceRef, Memory, Recorder, Trace, WriteFlags};
 use uxfs_format::log::BufFormat;
 use uxfs_format::{DiskAddr, Geometry, Kind, Lsn, attr};
 use uxfs_journal::{Commit, ItemState, Journal, LogGeometry, LogItem, Push, Regions, find_log_state};
@@ -249,6 +249,18 @@ fn the_smallest_log_wraps_a_hundred_times() {
     assert!(r.is_sound(), "{:?}", r.findings);
 }
 
+/// Cuts a record after each event, with all, none or half of what was not flushed; says what `judge` found damaged.
+fn cut_everywhere(trace: &Trace, mut judge: impl FnMut(&Arc<Memory>) -> Result<(), Box<dyn std::error::Error>>) -> Vec<String> {
+    let (chance, mut damage) = (Chance::seeded(5), Vec::new());
+    for cut in 0..=trace.events.len() {
+        for keep in [0, 100, 50, 50] {
+            let image = trace.image_at(cut, 512, &mut |_, n| (0..n).map(|_| chance.below(100) < keep).collect()).unwrap();
+            damage.extend(judge(&Arc::new(image)).err().map(|e| format!("after event {cut}: {e}")));
+        }
+    }
+    damage
+}
+
 /// Grows a volume of two groups of 20 MiB to 50 MiB and cuts it everywhere; says which sizes were seen, and what was damaged.
 fn grow_and_cut(journaled: bool) -> (HashSet<u64>, Vec<String>) {
     let base: DeviceRef = Arc::new(Memory::new(50 * MIB));
@@ -278,27 +290,17 @@ fn grow_and_cut(journaled: bool) -> (HashSet<u64>, Vec<String>) {
         dev.write(0, &sector, WriteFlags::default()).unwrap();
         uxfs_mkfs::add_groups(&*dev, &g, &sb, before).unwrap();
     }
-    let trace = recorder.trace();
-    let chance = Chance::seeded(5);
-    let (mut sizes, mut damage) = (HashSet::new(), Vec::new());
-    for cut in 0..=trace.events.len() {
-        for keep in [0, 100, 50, 50] {
-            let image = trace.image_at(cut, 512, &mut |_, n| (0..n).map(|_| chance.below(100) < keep).collect()).unwrap();
-            let image = Arc::new(image);
-            let one = || -> Result<u64, String> {
-                let fs = Fs::open(image.clone(), Options { commit: 0, ..Options::default() }).map_err(|e| e.to_string())?;
-                let blocks = fs.geometry().dblocks;
-                fs.lookup(fs.root(), b"file 7").map_err(|e| e.to_string())?;
-                fs.unmount().map_err(|e| e.to_string())?;
-                let r = uxfs_check::check(&*image).map_err(|e| e.to_string())?;
-                r.findings.first().map_or(Ok(blocks), |f| Err(f.to_string()))
-            };
-            match one() {
-                Ok(b) => drop(sizes.insert(b)),
-                Err(e) => damage.push(format!("after event {cut}: {e}")),
-            }
-        }
-    }
+    let mut sizes = HashSet::new();
+    let damage = cut_everywhere(&recorder.trace(), |image| {
+        let fs = Fs::open(image.clone(), Options { commit: 0, ..Options::default() })?;
+        let blocks = fs.geometry().dblocks;
+        fs.lookup(fs.root(), b"file 7")?;
+        fs.unmount()?;
+        let r = uxfs_check::check(&**image)?;
+        r.findings.first().map_or(Ok(()), |f| Err(f.to_string()))?;
+        sizes.insert(blocks);
+        Ok(())
+    });
     (sizes, damage)
 }
 
@@ -367,24 +369,15 @@ fn hide_and_cut(behind: usize) -> Vec<String> {
     let recorder = Arc::new(Recorder::new(base).unwrap());
     let dev: DeviceRef = recorder.clone();
     drop(Fs::open(dev, Options { commit: 0, ..Options::default() }).unwrap());
-    let trace = recorder.trace();
-    let (chance, mut damage) = (Chance::seeded(5), Vec::new());
-    for cut in 0..=trace.events.len() {
-        for keep in [0, 100, 50, 50] {
-            let image = trace.image_at(cut, 512, &mut |_, n| (0..n).map(|_| chance.below(100) < keep).collect()).unwrap();
-            let image = Arc::new(image);
-            let one = || -> Result<(), String> {
-                let fs = Fs::open(image.clone(), Options { commit: 0, ..Options::default() }).map_err(|e| e.to_string())?;
-                let f = fs.lookup(fs.root(), b"f").map_err(|e| e.to_string())?.ino;
-                let kept = fs.get_attr(f, AttrName { namespace: 0, name: b"kept" }).map_err(|e| e.to_string())?;
-                fs.unmount().map_err(|e| e.to_string())?;
-                let r = uxfs_check::check(&*image).map_err(|e| e.to_string())?;
-                r.findings.first().map_or(if kept.len() == 3000 { Ok(()) } else { Err("another value".into()) }, |f| Err(f.to_string()))
-            };
-            damage.extend(one().err().map(|e| format!("after event {cut}: {e}")));
-        }
-    }
-    damage
+    cut_everywhere(&recorder.trace(), |image| {
+        let fs = Fs::open(image.clone(), Options { commit: 0, ..Options::default() })?;
+        let f = fs.lookup(fs.root(), b"f")?.ino;
+        let kept = fs.get_attr(f, AttrName { namespace: 0, name: b"kept" })?;
+        fs.unmount()?;
+        let r = uxfs_check::check(&**image)?;
+        r.findings.first().map_or(Ok(()), |f| Err(f.to_string()))?;
+        if kept.len() == 3000 { Ok(()) } else { Err("another value".into()) }
+    })
 }
 
 /// What is hidden holds the log's tail until it is gone; where more than half of the log lies behind it, it does not.
