@@ -43,6 +43,8 @@ pub enum Hole {
     LateSize = 131_072,
     /// Blocks of an attribute's value are taken before it is written, without an intent to give them back.
     UnintendedStaging = 262_144,
+    /// Blocks that moved, in an exchange or a shift, are written in place before it is durable that they moved.
+    UnforcedMove = 524_288,
 }
 
 #[cfg(uxfs_holes)]

@@ -1,6 +1,6 @@
 //! Cuts a recorded workload in many places, recovers what is left, and holds it against the model.
 
-use crate::model::{Data, Model, look};
+use crate::model::{Data, Model, Node, look};
 use crate::workload::{Journey, mark, options, second_life, top_name};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -310,13 +310,25 @@ fn worker(fs: &Fs, w: u32, model: &Model, began: u64, ended: u64) -> Result<(), 
             seen.text
         ));
     }
+    let last = began.saturating_sub(1);
+    // An exchange in the middle of which it was cut: both files are as they were, or both as they are after it.
+    let both = [(last.saturating_sub(1), ended), (last, began)];
+    let possible = if began > ended && model.exchanges.contains(&last) { &both[..] } else { &[(last, ended)] };
     // Number 0 is for a file that has not got its own yet.
+    let mut files = Vec::new();
     for (id, ino, size) in seen.files.iter().filter(|f| f.0 != 0) {
         let Some(node) = model.any(*id) else { return Err(format!("worker {w}: file {id} was never made")) };
         let mut content = vec![0; *size as usize];
         let n = fs.read(*ino, 0, &mut content).map_err(say)?;
         content.truncate(n);
-        node.data.check(&content, began.saturating_sub(1), ended).map_err(|e| format!("worker {w}: file {id}: {e}"))?;
+        files.push((id, node, content));
     }
-    Ok(())
+    let are = |&(last, ended): &(u64, u64)| {
+        let one = |(id, node, content): &(&u32, &Node, Vec<u8>)| {
+            node.data.check(content, last, ended).map_err(|e| format!("worker {w}: file {id}: {e}"))
+        };
+        files.iter().try_for_each(one)
+    };
+    let tried: Vec<_> = possible.iter().map(are).collect();
+    if tried.iter().any(Result::is_ok) { Ok(()) } else { tried.into_iter().collect() }
 }

@@ -139,7 +139,7 @@ pub fn print_log(image: &Memory) -> Result<(), String> {
     let dir = Folder::new().map_err(|e| e.to_string())?;
     let file = dir.0.join("image");
     spill(image, &file).map_err(|e| e.to_string())?;
-    let o = oracle("xfs_logprint", &["-e".as_ref(), file.as_ref()])?;
+    let o = oracle(&newest("xfs_logprint"), &["-e".as_ref(), file.as_ref()])?;
     let bad = |l: &str| ["ERROR", "Bad ", "inconsistent"].iter().any(|w| l.contains(w));
     let text = format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
     match text.lines().find(|l| bad(l)) {

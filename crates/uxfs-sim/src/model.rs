@@ -62,6 +62,8 @@ pub struct Model {
     pub digests: Vec<(u64, u64)>,
     /// Operations that made everything durable when they ended.
     pub syncs: Vec<u64>,
+    /// Operations that exchanged what two files hold: both or neither has what the other had.
+    pub exchanges: Vec<u64>,
     /// The highest number given away.
     pub next: u32,
     /// Operations that found no space.
@@ -84,6 +86,7 @@ impl Model {
             gone: BTreeMap::new(),
             digests: Vec::new(),
             syncs: Vec::new(),
+            exchanges: Vec::new(),
             next: TOP + 1,
             full: 0,
         };

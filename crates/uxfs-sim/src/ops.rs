@@ -79,6 +79,18 @@ pub enum Op {
         at: u64,
         len: u64,
     },
+    /// `to` shares blocks of `from`, each a file and an offset, which hold the same bytes already.
+    Dedupe {
+        from: (u32, u64),
+        to: (u32, u64),
+        len: u64,
+    },
+    /// Two files, each from an offset on, change what they hold: so many bytes, or all that is there and the sizes. It is durable
+    /// when it ends.
+    Exchange {
+        places: [(u32, u64); 2],
+        len: Option<u64>,
+    },
     /// Zeros, as a hole or with blocks.
     Zero {
         id: u32,
@@ -108,7 +120,13 @@ pub fn value(len: usize) -> Vec<u8> {
 }
 
 impl Op {
-    /// The file whose data it changes.
+    /// True if it may find that there is no space, and then leaves all as it was.
+    pub fn takes_space(&self) -> bool {
+        let names = matches!(self, Op::Make { .. } | Op::Link { .. } | Op::Rename { .. } | Op::SetAttr { .. });
+        names || matches!(self, Op::Dedupe { .. } | Op::Exchange { .. })
+    }
+
+    /// The file whose data it changes, in part where there is no space for all.
     pub fn target(&self) -> Option<u32> {
         match self {
             Op::Write { id, .. } | Op::Clone { to: id, .. } | Op::Zero { id, .. } | Op::Reserve { id, .. } | Op::Truncate { id, .. } => {
@@ -122,6 +140,12 @@ impl Op {
 impl Model {
     fn is_file(&self, id: u32) -> bool {
         self.nodes.get(&id).is_some_and(Node::is_file)
+    }
+
+    /// Bytes of a file, if it has all of them.
+    pub fn bytes(&self, id: u32, at: u64, len: u64) -> Option<Vec<u8>> {
+        let node = self.nodes.get(&id).filter(|n| n.is_file() && at + len <= n.data.size)?;
+        Some(node.data.content()[at as usize..(at + len) as usize].to_vec())
     }
 
     fn is_dir(&self, id: u32) -> bool {
@@ -159,6 +183,15 @@ impl Model {
             Op::RemoveAttr { id, name } => self.nodes.get(id).is_some_and(|n| n.attrs.contains_key(name)),
             Op::Clone { from, to, at, len } => {
                 from != to && self.is_file(*from) && self.is_file(*to) && *len > 0 && at + len <= self.nodes[from].data.size
+            }
+            Op::Dedupe { from, to, len } => {
+                let bytes = |(id, at): &(u32, u64)| self.bytes(*id, *at, *len);
+                from.0 != to.0 && *len > 0 && bytes(from).is_some_and(|b| Some(b) == bytes(to))
+            }
+            Op::Exchange { places: [a, b], len } => {
+                let behind = |(id, at): &(u32, u64)| self.nodes.get(id).filter(|n| n.is_file())?.data.size.checked_sub(*at);
+                let (Some(x), Some(y)) = (behind(a), behind(b)) else { return false };
+                a.0 != b.0 && (1..=x.max(y)).contains(&len.unwrap_or(x.max(y))) && len.is_none_or(|l| l <= x.min(y))
             }
             Op::Zero { id, at, len, .. } => self.is_file(*id) && *len > 0 && at + len <= self.nodes[id].data.size,
             Op::Chmod { id, .. } | Op::Write { id, .. } | Op::Reserve { id, .. } | Op::Truncate { id, .. } | Op::Fsync { id } => {
@@ -258,6 +291,18 @@ impl Model {
                 let d = self.data(*to);
                 d.events.push((n, Data::Shared { at: *at, bytes }));
                 d.size = d.size.max(at + len);
+            }
+            Op::Dedupe { .. } => {}
+            Op::Exchange { places, len } => {
+                let had = places.map(|(id, at)| self.data(id).content().split_off(at as usize));
+                for ((id, at), mut bytes) in places.iter().copied().zip(had.into_iter().rev()) {
+                    bytes.truncate(len.map_or(usize::MAX, |l| l as usize));
+                    let d = self.data(id);
+                    let size = if len.is_none() { at + bytes.len() as u64 } else { d.size };
+                    d.events.extend([(n, Data::Shared { at, bytes }), (n, Data::Size(size)), (n, Data::Synced(n))]);
+                    d.size = size;
+                }
+                self.exchanges.push(n);
             }
             Op::Zero { id, at, len, .. } => self.data(*id).events.push((n, Data::Write { at: *at, len: *len, fill: 0 })),
             Op::Reserve { .. } => {}

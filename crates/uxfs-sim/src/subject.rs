@@ -8,7 +8,7 @@ use uxfs::{Allocate, AttrName, Error, Fs, IoMode, Make, Rename, SetAttr, SetMode
 pub enum Done {
     /// It was done; the inode number of what it made, else 0.
     Whole(u64),
-    /// There was no space. Names and attributes are as before; a file whose data was to be changed has this content.
+    /// There was no space. All is as before, but a file whose data was to be changed in place has this content.
     Full(Option<Vec<u8>>),
 }
 
@@ -64,6 +64,11 @@ impl Subject for Fs {
                 done.and_then(|n| if n < *len as usize { Err(Error::NoSpace) } else { Ok(()) })
             }
             Op::Clone { from, to, at, len } => self.clone_range((ino(from), *at), (ino(to), *at), *len),
+            Op::Dedupe { from, to, len } => match self.dedupe_range((ino(&from.0), from.1), (ino(&to.0), to.1), *len) {
+                Ok(false) => return Err(format!("{op:?}: the same bytes are not found to be the same")),
+                done => done.map(drop),
+            },
+            Op::Exchange { places: [a, b], len } => self.exchange_range((ino(&a.0), a.1), (ino(&b.0), b.1), *len),
             Op::Zero { id, at, len, hole } => {
                 self.fallocate(ino(id), if *hole { Allocate::Punch } else { Allocate::Zero { keep_size: true } }, *at, *len)
             }
@@ -81,9 +86,7 @@ impl Subject for Fs {
                 content.truncate(n);
                 Ok(Done::Full(Some(content)))
             }
-            (Err(Error::NoSpace), None) if matches!(op, Op::Make { .. } | Op::Link { .. } | Op::Rename { .. } | Op::SetAttr { .. }) => {
-                Ok(Done::Full(None))
-            }
+            (Err(Error::NoSpace), None) if op.takes_space() => Ok(Done::Full(None)),
             (Err(e), _) => Err(say(e)),
         }
     }

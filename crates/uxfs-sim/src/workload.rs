@@ -75,7 +75,7 @@ pub struct Mix {
     pub sync: u64,
     /// Files are removed as often as made.
     pub churn: bool,
-    /// Files get the blocks of others, too.
+    /// Files get the blocks of others, too: clones, blocks that are the same, exchanges.
     pub clones: bool,
 }
 
@@ -397,7 +397,11 @@ impl Worker<'_> {
     fn choose(&mut self, n: u64) -> Option<Op> {
         let (roll, mix) = (self.chance.below(100), self.shape.mix);
         if mix.clones && roll < mix.data && self.chance.below(5) == 0 {
-            return self.clone_blocks();
+            return match self.chance.below(4) {
+                0 => self.dedupe(),
+                1 if self.shape.newest => self.exchange(),
+                _ => self.clone_blocks(),
+            };
         }
         if roll < mix.data {
             return match self.chance.below(8) {
@@ -472,7 +476,9 @@ impl Worker<'_> {
         let len = 1 + self.chance.below(if self.chance.below(4) == 0 { 60_000 } else { 5000 });
         // Whole blocks are kept as they are by whoever takes them.
         let (at, len) = if self.chance.below(4) == 0 { (at / BLOCK * BLOCK, len.next_multiple_of(BLOCK)) } else { (at, len) };
-        Some(Op::Write { id, at, len, fill: 1 + (n % 255) as u8 })
+        // Where blocks are shared, some are the same.
+        let kinds = if self.shape.mix.clones && self.chance.below(3) == 0 { 3 } else { 255 };
+        Some(Op::Write { id, at, len, fill: 1 + (n % kinds) as u8 })
     }
 
     /// Lets a file share blocks of another one, or all that it has.
@@ -487,6 +493,30 @@ impl Worker<'_> {
         // Up to the end of the source only where that is the end of the other, too.
         let len = if some == size - at && size < over { some / BLOCK * BLOCK } else { some };
         Some(Op::Clone { from, to, at, len })
+    }
+
+    /// Lets a file share blocks of another one that are the same already.
+    fn dedupe(&mut self) -> Option<Op> {
+        let (from, to) = (self.file()?, self.file()?);
+        let [a, b] = [from, to].map(|id| self.model.nodes[&id].data.content());
+        let [a, b] = [&a, &b].map(|c| c.chunks_exact(BLOCK as usize).collect::<Vec<_>>());
+        if from == to || a.is_empty() {
+            return None;
+        }
+        let at = self.chance.below(a.len() as u64) as usize;
+        let same: Vec<usize> = (0..b.len()).filter(|i| b[*i] == a[at]).collect();
+        let there = *same.get(self.chance.below(same.len().max(1) as u64) as usize)?;
+        let blocks = a[at..].iter().zip(&b[there..]).take_while(|(x, y)| x == y).count() as u64;
+        Some(Op::Dedupe { from: (from, at as u64 * BLOCK), to: (to, there as u64 * BLOCK), len: blocks * BLOCK })
+    }
+
+    /// Lets two files exchange blocks, or all behind a place.
+    fn exchange(&mut self) -> Option<Op> {
+        let files = [self.file()?, self.file()?];
+        let places = files.map(|id| (id, self.chance.below(self.size(id) / BLOCK + 1) * BLOCK));
+        let most = places.iter().map(|(id, at)| self.size(*id) - at).min()? / BLOCK;
+        let len = (most > 0 && self.chance.below(3) > 0).then(|| (1 + self.chance.below(most)) * BLOCK);
+        (files[0] != files[1]).then_some(Op::Exchange { places, len })
     }
 
     /// Zeroes a range, as a hole or with blocks, or reserves blocks behind the end.

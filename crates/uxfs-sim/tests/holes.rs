@@ -82,6 +82,12 @@ fn blocks_that_are_written_in_place_too_early_are_found() {
 }
 
 #[test]
+fn blocks_that_moved_are_found_where_they_were() {
+    let sharing = |seed| Shape { mix: Mix { data: 60, sync: 5, churn: false, clones: true }, newest: true, ..small(seed) };
+    assert!(found(Hole::UnforcedMove, sharing, 20));
+}
+
+#[test]
 fn checkpoints_longer_than_the_window_are_found() {
     let long = |seed| Shape {
         size: 300 * MIB,

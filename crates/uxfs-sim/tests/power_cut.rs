@@ -11,7 +11,7 @@ use uxfs_format::log::BufFormat;
 use uxfs_format::{DiskAddr, Geometry, Kind, Lsn, attr};
 use uxfs_journal::{Commit, ItemState, Journal, LogGeometry, LogItem, Push, Regions, find_log_state};
 use uxfs_mkfs::Features;
-use uxfs_sim::{Data, Findings, Journey, Mix, Plan, Shape, explore, run};
+use uxfs_sim::{Data, Findings, Journey, Mix, Op, Plan, Shape, explore, run};
 use uxfs_sync::Chance;
 use zerocopy::IntoBytes;
 
@@ -53,15 +53,20 @@ fn one_worker_s_names_and_data_survive_any_cut() {
 /// Blocks are shared, and copied when they are written: what was staged for that is found again after any cut.
 #[test]
 fn shared_blocks_survive_any_cut() {
+    let (mut same, mut exchanged) = (0, 0);
     for seed in [40, 41, 42, 43, 305] {
         let mix = Mix { data: 60, sync: 15, churn: seed == 305, clones: true };
         let j = run(&Shape { workers: 1 + seed as u32 % 3, ops: 400, mix, newest: seed % 4 < 2, seed, ..Shape::default() }).unwrap();
         let shared =
             j.models.iter().flat_map(|m| m.nodes.values()).flat_map(|n| &n.data.events).filter(|e| matches!(e.1, Data::Shared { .. }));
         assert!(shared.count() > 10);
+        let done = |what: fn(&Op) -> bool| j.histories.iter().flatten().filter(|op| what(op)).count();
+        same += done(|op| matches!(op, Op::Dedupe { .. }));
+        exchanged += done(|op| matches!(op, Op::Exchange { .. }));
         let f = cut(&j, &Plan { tear: [512, 4096][seed as usize % 2], kernel: 40, seed, ..Plan::default() });
         assert!(f.images.len() > 10 && f.dirty > 10);
     }
+    assert!(same > 20 && exchanged > 20, "{same} dedupes, {exchanged} exchanges");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use uxfs::{Allocate, Fs, Options, SetAttr, describe_log};
+use uxfs::{Allocate, Error, Fs, Options, SetAttr, describe_log};
 use uxfs_device::{Device, DeviceRef, FileDevice, Memory, OpenMode, Recorder};
 
 const BLOCK: u64 = 4096;
@@ -87,6 +87,31 @@ fn ranges_change_places_and_nothing_else_does() {
             && std::fs::read(k.path("b")).unwrap() == x
             && std::fs::read(k.path("c")).unwrap() == shared
     );
+}
+
+/// The trees of what is exchanged may grow on the way: where there is no room for that, it does not begin.
+#[test]
+fn an_exchange_without_room_for_its_trees_changes_nothing() {
+    let dev: DeviceRef = Arc::new(Memory::new(64 << 20));
+    let o = uxfs_mkfs::Options { features: uxfs_mkfs::Features::NEWEST, ..uxfs_mkfs::Options::new(64 << 20, [5; 16]) };
+    uxfs_mkfs::format(&*dev, &o).unwrap();
+    let fs = Fs::open(dev.clone(), Options { commit: 0, ..Options::default() }).unwrap();
+    let a = striped(&fs, "a", 0, 6000, 0x31);
+    let b = fs.create(fs.root(), b"b", file(0o600)).unwrap().ino;
+    fs.write(b, 0, &vec![7; 3000 * BLOCK as usize], false).unwrap();
+    fs.sync().unwrap();
+    let (x, y) = (content(&fs, a), content(&fs, b));
+    let most = fs.create(fs.root(), b"most", file(0o600)).unwrap().ino;
+    let fill = |left| fs.fallocate(most, Allocate::Reserve { keep_size: false }, 0, (fs.statfs().free - left) * BLOCK).unwrap();
+    fill(40);
+    assert!(matches!(fs.exchange_range((a, 0), (b, 0), None), Err(Error::NoSpace)));
+    assert!(fs.shutdown_reason().is_none() && content(&fs, a) == x && content(&fs, b) == y);
+    fs.fallocate(most, Allocate::Punch, 0, 400 * BLOCK).unwrap();
+    fs.exchange_range((a, 0), (b, 0), None).unwrap();
+    assert!(content(&fs, a) == y && content(&fs, b) == x);
+    fs.unmount().unwrap();
+    let r = uxfs_check::check(&*dev).unwrap();
+    assert!(r.is_sound(), "{:?}", r.findings);
 }
 
 /// How many of many cuts lie within an exchange is left to the scheduler.

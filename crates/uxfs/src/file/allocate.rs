@@ -11,12 +11,14 @@ use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
 use crate::trans::Trans;
+use crate::volume::Volume;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use uxfs_format::FileBlock;
 use uxfs_format::extent::{Extent, MAX_EXTENT};
 use uxfs_format::inode::flag2;
+use uxfs_format::{CheckpointSeq, FileBlock};
+use uxfs_journal::{Hole, hole};
 
 /// What fallocate does with a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,8 +225,12 @@ fn shift(inode: &Arc<Inode>, st: &FileState, from: u64, by: u64, up: bool) -> Re
     }
     let seq = tp.commit()?;
     drop(locked);
-    // Nothing may be written in place before: after a crash it would be found where the blocks were.
-    Ok(vol.journal.force(seq)?)
+    force_move(&vol, seq)
+}
+
+/// Makes durable that blocks moved. Nothing may be written in place before: after a crash it would be found where they were.
+pub(super) fn force_move(vol: &Volume, seq: CheckpointSeq) -> Result<()> {
+    if hole(Hole::UnforcedMove) { Ok(()) } else { Ok(vol.journal.force(seq)?) }
 }
 
 /// Makes shared blocks in `first..end` dirty, so that write-back gives them a place of their own.

@@ -3,8 +3,9 @@
 //! An intent says what is left. Each link swaps one piece, says that the intent before is done, and bears the next one: so an
 //! exchange that a crash interrupts is finished by recovery, from where it stood, and no piece is swapped twice.
 
+use super::allocate::force_move;
 use super::writeback::{next_link, write_back};
-use super::{Files, How, MAX_SIZE, Place, Why, drop_pages, touch};
+use super::{Files, How, MAX_SIZE, Place, Why, drop_pages, touch, tree_growth};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
@@ -82,7 +83,7 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
     let _other = (!same_file).then(|| states[other].claims.all());
     (0..2).for_each(|i| drop_pages(inodes[i], states[i], x.offsets[i], x.offsets[i] + x.blocks));
     let (begun, blocks) = (x.offsets, x.blocks);
-    let mut tp = Trans::new(&vol, reservation(&vol), 4 * vol.res.write_blocks)?;
+    let mut tp = Trans::new(&vol, reservation(&vol), 4 * vol.res.write_blocks + growth(&x, inodes)?)?;
     let held = Inode::lock_all(inodes.to_vec());
     // Blocks that one of them shares may become the other's.
     let shared = inodes.iter().fold(0, |f, i| f | i.core().flags2 & flag2::REFLINK);
@@ -98,8 +99,7 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
     let seq = tp.commit()?;
     drop(held);
     (0..2).for_each(|i| drop_pages(inodes[i], states[i], begun[i], begun[i] + blocks));
-    // Nothing may be written in place before: after a crash the other file would have it.
-    vol.journal.force(seq)?;
+    force_move(&vol, seq)?;
     for i in 0..2 {
         states[i].size.store(inodes[i].core().size, Ordering::Release);
         touch(inodes[i], states[i]);
@@ -140,6 +140,18 @@ pub fn finish_exchange(
 fn reservation(vol: &Volume) -> Reservation {
     let (w, t) = (vol.res.write, vol.res.itruncate);
     Reservation { unit: w.unit + t.unit, count: w.count }
+}
+
+/// Most blocks that both extent trees may grow by on the way, so that it never ends half-way for want of one. Nothing changes the
+/// mappings any more.
+fn growth(x: &ExchangeIntent, inodes: [&Arc<Inode>; 2]) -> Result<u32> {
+    let mut pieces = 0;
+    for (inode, at) in inodes.iter().zip(x.offsets) {
+        let _i = inode.lock_shared();
+        map::load(inode, Which::Data)?;
+        pieces += 2 + inode.data().data.extents.range(at..at + x.blocks).count() as u64;
+    }
+    Ok(inodes.iter().map(|i| tree_growth(i, pieces)).sum::<u64>() as u32)
 }
 
 /// Logs what is left.
