@@ -25,12 +25,14 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a front end does around a wait.
+/// What a front end does around a wait, and while much is done.
 pub trait BlockingHook: Send + Sync {
     /// The calling thread is about to wait.
     fn enter(&self);
     /// It runs again.
     fn leave(&self);
+    /// It goes on with the next of what may be many steps, none of which waits.
+    fn step(&self) {}
 }
 
 static HOOK: OnceLock<Box<dyn BlockingHook>> = OnceLock::new();
@@ -44,6 +46,13 @@ pub fn install_blocking_hook(hook: Box<dyn BlockingHook>) {
 pub fn blocking<T>(wait: impl FnOnce() -> T) -> T {
     let _given_up = oplock::give_up();
     hooked(wait)
+}
+
+/// Tells the front end of one more step of what may be many: a transaction.
+pub fn step() {
+    if let Some(h) = HOOK.get() {
+        h.step();
+    }
 }
 
 /// Runs `wait` with the front end's hook around it.

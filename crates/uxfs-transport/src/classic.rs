@@ -10,12 +10,21 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 /// Bytes before a write's data.
 const BEFORE_DATA: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 /// Bytes of a write whose data is not given away, at most: of less the server would keep much more than it needs.
 const MOST_COPIED: usize = BEFORE_DATA + MAX_WRITE / 4 * 3;
+/// A read that takes less found a request that was there already.
+const AT_ONCE: Duration = Duration::from_micros(3);
+/// So many of those, one after the other, are more than what one client leaves: it does not wait for the end of a release.
+const ROW: usize = 4;
+/// One request in so many is timed.
+const LOOKS: usize = 4;
+/// Bytes that are passed on in no time.
+const SHORT: usize = 64 << 10;
 /// Bytes before an answer's.
 pub const BEFORE_ANSWER: usize = size_of::<OutHeader>();
 
@@ -91,17 +100,44 @@ fn give(session: &Session, fd: &OwnedFd, header: InHeader, mut buf: Aligned, len
     answer(session, fd, &r);
 }
 
+/// Whether requests wait to be read.
+#[derive(Default)]
+struct Backlog {
+    requests: usize,
+    /// How many of the last ones were there already when they were read.
+    row: usize,
+}
+
+impl Backlog {
+    /// Reads a request, with an eye on how long that takes: always after one that was there already, else now and then.
+    fn look<T>(&mut self, read: impl FnOnce() -> T) -> T {
+        self.requests += 1;
+        if self.row == 0 && !self.requests.is_multiple_of(LOOKS) {
+            return read();
+        }
+        let begun = Instant::now();
+        let r = read();
+        self.row = if begun.elapsed() < AT_ONCE { self.row + 1 } else { 0 };
+        r
+    }
+
+    fn is_there(&self) -> bool {
+        self.row >= ROW
+    }
+}
+
 /// Answers requests until the mount is gone.
 ///
 /// # Errors
 /// The kernel's, and requests that are none.
 pub fn serve(session: &Arc<Session>, fd: &Arc<OwnedFd>) -> io::Result<()> {
     session.relay.join();
-    let mut buf = room();
-    while let Some(len) = receive(fd, &mut buf)? {
-        let _turn = session.relay.begin();
+    let (mut buf, mut backlog) = (room(), Backlog::default());
+    loop {
+        let Some(len) = backlog.look(|| receive(fd, &mut buf))? else { return Ok(()) };
         let bytes = &*buf.first(len);
         let r = Request::parse(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a request of the kernel is cut short"))?;
+        let _turn = session.relay.begin(!backlog.is_there() && len < SHORT && r.room() < SHORT && r.is_short());
         if r.header.opcode == opcode::WRITE
             && len > MOST_COPIED
             && let Some(next) = session.serve.buffer(Aligned::bytes(BEFORE_DATA, MAX_WRITE))
@@ -122,5 +158,4 @@ pub fn serve(session: &Arc<Session>, fd: &Arc<OwnedFd>) -> io::Result<()> {
             }));
         }
     }
-    Ok(())
 }

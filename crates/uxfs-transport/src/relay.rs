@@ -1,14 +1,17 @@
 //! Which threads read requests: about as many as there are CPUs, and others in place of those that wait in the engine.
 //!
 //! Each thread of a session is *reading* (inside the session, waiting for a request), *running* (it answers one), *waiting* in the
-//! engine, or *parked* here after a request, because others read and as many run as there are CPUs.
+//! engine, or *parked* here after a request, because others do the work. A client that asks for one thing after the other gets its
+//! answers from one thread, whose caches are warm: the kernel would pass its requests round among all that read.
 //!
 //! 1. Nobody parks who would leave nobody to read, unless every CPU has a thread that runs.
-//! 2. Who takes a request, or begins to wait, and leaves nobody to read calls a parked thread, unless every CPU has one that runs.
-//! 3. The first thread that leaves the session calls all that are parked: the session ends. Nobody stays so for long anyway.
+//! 2. Who takes a request that is not short or turns out not to be, finds requests waiting time and again, or begins to wait, and leaves
+//!    nobody to read calls a parked thread, unless every CPU has one that runs. A short request holds up those behind it no longer than
+//!    a thread would take to wake.
+//! 3. The first thread that leaves the session calls all that are parked: the session ends. Who is parked looks now and then anyway.
 
 use parking_lot::{Condvar, Mutex};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,15 +21,25 @@ use uxfs_sync::{BlockingHook, install_blocking_hook};
 /// The threads of a session.
 pub struct Relay {
     cpus: usize,
-    /// How long a thread stays parked though nobody calls it.
+    /// How long a parked thread waits before it looks by itself whether it is needed.
     longest: Duration,
     reading: AtomicUsize,
     running: AtomicUsize,
     parked: AtomicUsize,
+    /// Requests since one was not short or waited for a reader.
+    calm: AtomicUsize,
     /// Those that are parked. The last one is called first: its buffers are warm.
     bench: Mutex<Vec<Arc<Seat>>>,
     ended: AtomicBool,
 }
+
+/// After so many requests, for each of which those that read were enough, one of these parks.
+const CALM: usize = 128;
+/// After so many more the next one does.
+const NEXT: usize = 32;
+
+/// So many steps are not short any more: a removal takes half of that.
+const MANY: u32 = 10;
 
 /// Where a parked thread waits.
 #[derive(Default)]
@@ -38,6 +51,8 @@ struct Seat {
 thread_local! {
     /// The session that this thread belongs to.
     static MINE: RefCell<Option<Member>> = const { RefCell::new(None) };
+    /// Steps of its request, modulo [`MANY`].
+    static STEPS: Cell<u32> = const { Cell::new(0) };
 }
 
 /// A thread of a session: it ends with it.
@@ -58,6 +73,13 @@ impl BlockingHook for Hook {
     fn leave(&self) {
         MINE.with_borrow(|m| m.iter().for_each(|r| _ = r.0.running.fetch_add(1, Ordering::SeqCst)));
     }
+    fn step(&self) {
+        let steps = STEPS.get() + 1;
+        STEPS.set(steps % MANY);
+        if steps == MANY {
+            MINE.with_borrow(|m| m.iter().for_each(|r| r.0.takes_long()));
+        }
+    }
 }
 
 /// Proof that a request is being answered.
@@ -65,13 +87,13 @@ impl BlockingHook for Hook {
 pub struct Turn<'a>(&'a Relay);
 
 impl Relay {
-    /// For a session of so many threads. A thread stays parked at most for `longest` though nobody calls it.
+    /// For a session of so many threads. A parked one looks after each `longest` whether it is needed.
     pub fn new(threads: usize, cpus: usize, longest: Duration) -> Arc<Relay> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| install_blocking_hook(Box::new(Hook)));
         let zero = || AtomicUsize::new(0);
         let (running, parked, reading) = (zero(), zero(), AtomicUsize::new(threads));
-        Arc::new(Relay { cpus, longest, reading, running, parked, bench: Mutex::default(), ended: AtomicBool::new(false) })
+        Arc::new(Relay { cpus, longest, reading, running, parked, calm: zero(), bench: Mutex::default(), ended: AtomicBool::new(false) })
     }
 
     /// The calling thread is one of the session's, until it ends.
@@ -79,12 +101,22 @@ impl Relay {
         MINE.set(Some(Member(self.clone())));
     }
 
-    /// The calling thread, which has joined, has a request.
-    pub fn begin(&self) -> Turn<'_> {
+    /// The calling thread, which has joined, has a request; others should read meanwhile if it is not `alone`.
+    pub fn begin(&self, alone: bool) -> Turn<'_> {
         self.running.fetch_add(1, Ordering::SeqCst);
         self.reading.fetch_sub(1, Ordering::SeqCst);
-        self.look_for_reader();
+        STEPS.set(0);
+        if alone {
+            self.calm.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.takes_long();
+        }
         Turn(self)
+    }
+
+    fn takes_long(&self) {
+        self.calm.store(0, Ordering::Relaxed);
+        self.look_for_reader();
     }
 
     fn stops_running(&self) {
@@ -129,19 +161,20 @@ impl Relay {
     /// Waits until somebody calls, if others do the work. Then the calling thread counts as one that reads.
     fn rest(&self) {
         let (reading, running) = (self.reading.load(Ordering::SeqCst), self.running.load(Ordering::SeqCst));
-        if reading + running < self.cpus || (reading == 0 && running < self.cpus) {
+        let enough = |calm: usize| calm.checked_sub(NEXT).filter(|_| calm >= CALM);
+        let spare = reading > 0 && self.calm.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enough).is_ok();
+        if reading == 0 && running < self.cpus || reading + running < self.cpus && !spare {
             self.reading.fetch_add(1, Ordering::SeqCst);
             return;
         }
         let seat = Arc::new(Seat::default());
         self.bench.lock().push(seat.clone());
         self.parked.fetch_add(1, Ordering::SeqCst);
-        if !self.needs_reader() && !self.ended.load(Ordering::SeqCst) {
-            let mut called = seat.called.lock();
-            if !*called {
-                seat.call.wait_for(&mut called, self.longest);
-            }
+        let mut called = seat.called.lock();
+        while !*called && !self.needs_reader() && !self.ended.load(Ordering::SeqCst) {
+            seat.call.wait_for(&mut called, self.longest);
         }
+        drop(called);
         // Unless somebody has called.
         self.leave_bench(|bench| {
             let mine = bench.iter().position(|s| Arc::ptr_eq(s, &seat))?;
@@ -164,7 +197,12 @@ mod tests {
     use std::thread::JoinHandle;
     use std::time::Instant;
 
-    type Request = Option<Receiver<()>>;
+    /// What a request does: whether others should read meanwhile, and what it waits for.
+    type Request = (bool, Option<Receiver<()>>);
+    /// Takes no time, with nothing behind it.
+    const SHORT: Request = (true, None);
+    /// Takes its time.
+    const LONG: Request = (false, None);
     const FOREVER: Duration = Duration::from_secs(3600);
 
     /// A session: threads that take requests from a queue; some wait for a message.
@@ -176,9 +214,9 @@ mod tests {
                 relay.join();
                 let mut answered = 0;
                 loop {
-                    let Ok(request) = queue.lock().recv() else { return answered };
-                    let _turn = relay.begin();
-                    if let Some(until) = request {
+                    let Ok((alone, until)) = queue.lock().recv() else { return answered };
+                    let _turn = relay.begin(alone);
+                    if let Some(until) = until {
                         let _ = uxfs_sync::blocking(|| until.recv());
                     }
                     answered += 1;
@@ -211,13 +249,13 @@ mod tests {
         let (relay, _) = serve(8, 2, FOREVER, requests);
         // As long as nobody waits, two do the work.
         wait_until(|| {
-            ask.send(None).unwrap();
+            ask.send(LONG).unwrap();
             parked(&relay) == 6
         });
         for n in 1..8 {
             // One more waits, and one more reads in its place, until the last one.
             let (go, until) = channel();
-            ask.send(Some(until)).unwrap();
+            ask.send((n % 2 == 0, Some(until))).unwrap();
             wait_until(|| reading(&relay) > 0 && relay.running.load(Ordering::SeqCst) == 0 && reading(&relay) + parked(&relay) == 8 - n);
             std::mem::forget(go);
         }
@@ -225,11 +263,51 @@ mod tests {
     }
 
     #[test]
+    fn one_thread_answers_what_is_short_and_others_read_beside_what_is_not() {
+        let (ask, requests) = channel();
+        // They look for themselves now and then, and find that they are not needed.
+        let (relay, _) = serve(8, 2, Duration::from_millis(1), requests);
+        let all_but = |n: usize, request: fn() -> Request| {
+            wait_until(|| {
+                ask.send(request()).unwrap();
+                parked(&relay) == 8 - n
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!((reading(&relay), parked(&relay)), (n, 8 - n));
+        };
+        all_but(1, || SHORT);
+        all_but(2, || LONG);
+        all_but(1, || SHORT);
+    }
+
+    #[test]
+    fn what_turns_out_to_be_long_is_stood_in_for() {
+        let relay = Relay::new(2, 2, FOREVER);
+        let other = relay.clone();
+        relay.calm.store(CALM, Ordering::SeqCst);
+        relay.join();
+        // The other one finds that it is not needed.
+        let other = std::thread::spawn(move || {
+            other.join();
+            drop(other.begin(true));
+            other.running.load(Ordering::SeqCst)
+        });
+        wait_until(|| parked(&relay) == 1);
+        let turn = relay.begin(true);
+        (1..MANY).for_each(|_| uxfs_sync::step());
+        assert_eq!((reading(&relay), parked(&relay)), (0, 1));
+        uxfs_sync::step();
+        assert_eq!(reading(&relay), 1);
+        assert_eq!(other.join().unwrap(), 1);
+        drop(turn);
+    }
+
+    #[test]
     fn a_session_that_ends_finds_all_its_threads() {
         let (ask, requests) = channel();
         let (relay, all) = serve(8, 2, FOREVER, requests);
         wait_until(|| {
-            ask.send(None).unwrap();
+            ask.send(LONG).unwrap();
             parked(&relay) > 0
         });
         drop(ask);

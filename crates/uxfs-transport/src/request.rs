@@ -124,6 +124,12 @@ impl<'a> Request<'a> {
         matches!(self.header.opcode, opcode::FORGET | opcode::BATCH_FORGET)
     }
 
+    /// True if it is answered in no time, where it does not wait and has little data.
+    pub fn is_short(&self) -> bool {
+        let long = [opcode::IOCTL, opcode::FALLOCATE, opcode::LSEEK, opcode::COPY_FILE_RANGE, opcode::COPY_FILE_RANGE_64];
+        !long.contains(&self.header.opcode)
+    }
+
     /// True if it may wait for long, and whoever answers it should be stood in for.
     pub fn is_sync(&self) -> bool {
         matches!(self.header.opcode, opcode::FSYNC | opcode::FSYNCDIR)
