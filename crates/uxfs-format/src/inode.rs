@@ -324,7 +324,11 @@ const FIELDS: &[(usize, usize)] = &[
 /// Turns a big-endian core into the log's little-endian mirror, or back; `flags2` decides the form of times and counters.
 pub fn swap_for_log(b: &mut [u8], flags2: u64) {
     let Some(b) = b.get_mut(..CORE_SIZE) else { return };
-    let mut swap = |at: usize, n: usize| b[at..at + n].reverse();
+    let mut swap = |at: usize, n: usize| match n {
+        2 => put16(b, at, get16(b, at).swap_bytes()),
+        4 => put32(b, at, get32(b, at).swap_bytes()),
+        _ => put64(b, at, get64(b, at).swap_bytes()),
+    };
     for &(at, n) in FIELDS {
         swap(at, n);
     }

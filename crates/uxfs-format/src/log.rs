@@ -450,27 +450,23 @@ impl BufFormat {
         b
     }
     /// The runs of set bits: (first chunk, chunks).
-    pub fn runs(&self) -> Vec<(usize, usize)> {
-        runs(&self.map)
+    pub fn runs(&self) -> impl Iterator<Item = (usize, usize)> {
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            let first = self.next(from, true)?;
+            from = self.next(first, false).unwrap_or(32 * self.map.len());
+            Some((first, from - first))
+        })
     }
-}
 
-/// The runs of set bits of a bitmap: (first, count).
-pub fn runs(map: &[u32]) -> Vec<(usize, usize)> {
-    let mut out: Vec<(usize, usize)> = Vec::new();
-    for (w, word) in map.iter().enumerate() {
-        let mut left = *word;
-        while left != 0 {
-            let first = left.trailing_zeros() as usize;
-            let n = (left >> first).trailing_ones() as usize;
-            match out.last_mut() {
-                Some((s, m)) if *s + *m == 32 * w + first => *m += n,
-                _ => out.push((32 * w + first, n)),
-            }
-            left &= u32::MAX.checked_shl((first + n) as u32).unwrap_or(0);
-        }
+    /// The first bit from `from` on that is set, or clear.
+    fn next(&self, from: usize, set: bool) -> Option<usize> {
+        (from / 32..self.map.len()).find_map(|w| {
+            let word = if set { self.map[w] } else { !self.map[w] };
+            let left = word & u32::MAX.checked_shl(from.saturating_sub(32 * w) as u32)?;
+            (left != 0).then(|| 32 * w + left.trailing_zeros() as usize)
+        })
     }
-    out
 }
 
 /// First region of an inode item.
@@ -822,7 +818,7 @@ mod tests {
     fn formats_come_back_as_they_went() {
         let b = BufFormat { flags: 2, kind: 5, bbs: 8, daddr: DiskAddr(1234), map: vec![0b1110_0101] };
         assert_eq!(BufFormat::parse(&b.build(4)).unwrap(), b);
-        assert_eq!(b.runs(), [(0, 1), (2, 1), (5, 3)]);
+        assert!(b.runs().eq([(0, 1), (2, 1), (5, 3)]));
         let i = InodeFormat { fields: 5, asize: 0, dsize: 32, ino: Ino(131), rdev: 0, daddr: DiskAddr(128), bbs: 32, offset: 1536 };
         assert_eq!(InodeFormat::parse(&i.build(3)).unwrap(), i);
         for kind in [item::EFI, item::CUI, item::RUI, item::BUI] {

@@ -100,7 +100,7 @@ impl Context {
             }
             items.push((done, logged));
         }
-        let mut new = Vec::new();
+        let mut new = Vec::with_capacity(items.len());
         for (item, logged) in items {
             let s = item.state();
             bytes += size(&logged);

@@ -79,7 +79,7 @@ pub fn blocks(data: &[u8]) {
     let _ = Acl::from_kernel(rest).map(|a| a.encode());
     let _ = (
         Op::parse(rest),
-        BufFormat::parse(rest).map(|f| f.runs()),
+        BufFormat::parse(rest).map(|f| f.runs().count()),
         InodeFormat::parse(rest),
         IcreateFormat::parse(rest),
         Intent::parse(rest),

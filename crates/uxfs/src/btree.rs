@@ -4,7 +4,7 @@
 //! 2. No block but the root has fewer than half of what fits.
 //! 3. A block that split or merged is linked to its neighbours on the same level.
 
-use crate::ag::write_logged;
+use crate::ag::{put_logged, write_logged};
 use crate::error::{Error, Result};
 use crate::trans::{Buf, Trans};
 use std::cmp::Ordering;
@@ -144,6 +144,13 @@ impl<'a, T: Tree> Cursor<'a, T> {
         }
     }
 
+    fn put(&mut self, n: &Node, at: usize, bytes: &[u8]) {
+        match n {
+            Node::Buf(b, _) => put_logged(self.tp, b, at, bytes),
+            Node::Root => self.write(n, |d| d[at..at + bytes.len()].copy_from_slice(bytes)),
+        }
+    }
+
     fn count(&self, n: &Node) -> usize {
         self.read(n, numrecs)
     }
@@ -274,7 +281,7 @@ impl<'a, T: Tree> Cursor<'a, T> {
         let (at, len) = (self.shape.rec_at(i), self.shape.rec);
         let mut bytes = vec![0; len];
         self.tree.encode(r, &mut bytes);
-        self.write(&n, |d| d[at..at + len].copy_from_slice(&bytes));
+        self.put(&n, at, &bytes);
         self.entry_changed(0, i);
         Ok(())
     }
@@ -295,7 +302,7 @@ impl<'a, T: Tree> Cursor<'a, T> {
             if self.read(&n, |d| d[at..at + key.len()] == key) {
                 break;
             }
-            self.write(&n, |d| d[at..at + key.len()].copy_from_slice(&key));
+            self.put(&n, at, &key);
             if i > 0 && self.tree.cmp_high().is_none() {
                 break;
             }

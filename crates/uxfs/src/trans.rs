@@ -11,7 +11,7 @@
 mod bufitem;
 mod deferred;
 
-pub use bufitem::BufItem;
+pub use bufitem::{BufItem, CHUNK};
 pub use deferred::{Deferred, Finish, IntentItem};
 
 use crate::error::Result;
@@ -106,6 +106,7 @@ impl Trans {
     /// # Errors
     /// The volume is shut down.
     pub fn with_blocks(vol: &Arc<Volume>, res: Reservation, blocks: u32) -> Result<Trans> {
+        uxfs_sync::step();
         let ticket = vol.journal.reserve(res.unit, res.count)?;
         Ok(Self::start(vol, Some(ticket), blocks))
     }
@@ -393,6 +394,7 @@ impl Trans {
         self.deferred = waiting;
         self.commit_link(false)?;
         if let Some(t) = self.ticket.as_mut() {
+            uxfs_sync::step();
             self.vol.journal.regrant(t)?;
         }
         Ok(())

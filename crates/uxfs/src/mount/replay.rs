@@ -193,7 +193,7 @@ impl Player<'_> {
         if self.is_cancelled(f.daddr, bbs) {
             return Ok(());
         }
-        let runs = f.runs();
+        let runs: Vec<_> = f.runs().collect();
         if runs.len() + 1 > it.regions.len() {
             return malformed("a buffer has fewer regions than its map says");
         }

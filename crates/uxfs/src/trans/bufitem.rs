@@ -8,7 +8,8 @@ use uxfs_format::log::{BufFormat, buf_flag};
 use uxfs_format::{Kind, Lsn};
 use uxfs_journal::{ItemState, LogItem, Push, Regions, WriteUnit};
 
-const CHUNK: usize = 128;
+/// Bytes that are logged together.
+pub const CHUNK: usize = 128;
 
 #[derive(Debug, Default)]
 struct Logged {
@@ -84,8 +85,8 @@ impl BufItem {
         l.bits.fill(0);
     }
 
-    /// The regions of one piece of the buffer.
-    fn piece(&self, l: &Logged, kind: Kind, offset: usize, map: (uxfs_format::DiskAddr, u32), data: &[u8]) -> Regions {
+    /// Adds the regions of one piece of the buffer.
+    fn piece(&self, l: &Logged, kind: Kind, offset: usize, map: (uxfs_format::DiskAddr, u32), data: &[u8], out: &mut Regions) {
         let chunks = map.1 as usize * 512 / CHUNK;
         let first = offset / CHUNK;
         let words = if first.is_multiple_of(32) && chunks.is_multiple_of(32) {
@@ -99,18 +100,18 @@ impl BufItem {
         let mut f = BufFormat { flags: 0, kind: kind.log_type(), bbs: map.1 as u16, daddr: map.0, map: words };
         if l.cancelled {
             (f.flags, f.kind) = (buf_flag::CANCEL, 0);
-            return vec![f.build(1)];
+            return out.push(f.build(1));
         }
         if l.inode_buf {
             f.flags = buf_flag::INODE_BUF;
         }
-        let runs = f.runs();
-        let mut out = vec![f.build(runs.len() as u16 + 1)];
-        for (c, n) in runs {
+        let count = f.runs().count();
+        out.reserve_exact(count + 1);
+        out.push(f.build(count as u16 + 1));
+        for (c, n) in f.runs() {
             let at = offset + c * CHUNK;
             out.push(data[at..at + n * CHUNK].to_vec());
         }
-        out
     }
 
     /// What goes into the log: everything that changed since the buffer was last written home.
@@ -129,7 +130,7 @@ impl BufItem {
         let mut offset = 0;
         let mut out = Vec::new();
         for m in &self.buf.maps {
-            out.extend(self.piece(&l, kind, offset, *m, &data));
+            self.piece(&l, kind, offset, *m, &data, &mut out);
             offset += m.1 as usize * 512;
         }
         out
