@@ -98,6 +98,13 @@ pub enum Op {
         len: u64,
         hole: bool,
     },
+    /// A range is taken out, or zeros are put in before it; what lies behind moves.
+    Shift {
+        id: u32,
+        at: u64,
+        len: u64,
+        out: bool,
+    },
     /// Blocks are allocated; the size stays.
     Reserve {
         id: u32,
@@ -129,9 +136,8 @@ impl Op {
     /// The file whose data it changes, in part where there is no space for all.
     pub fn target(&self) -> Option<u32> {
         match self {
-            Op::Write { id, .. } | Op::Clone { to: id, .. } | Op::Zero { id, .. } | Op::Reserve { id, .. } | Op::Truncate { id, .. } => {
-                Some(*id)
-            }
+            Op::Write { id, .. } | Op::Clone { to: id, .. } | Op::Zero { id, .. } | Op::Shift { id, .. } => Some(*id),
+            Op::Reserve { id, .. } | Op::Truncate { id, .. } => Some(*id),
             _ => None,
         }
     }
@@ -194,6 +200,7 @@ impl Model {
                 a.0 != b.0 && (1..=x.max(y)).contains(&len.unwrap_or(x.max(y))) && len.is_none_or(|l| l <= x.min(y))
             }
             Op::Zero { id, at, len, .. } => self.is_file(*id) && *len > 0 && at + len <= self.nodes[id].data.size,
+            Op::Shift { id, at, len, out } => self.is_file(*id) && *len > 0 && at + if *out { *len } else { 0 } < self.nodes[id].data.size,
             Op::Chmod { id, .. } | Op::Write { id, .. } | Op::Reserve { id, .. } | Op::Truncate { id, .. } | Op::Fsync { id } => {
                 self.is_file(*id)
             }
@@ -229,6 +236,9 @@ impl Model {
             let d = self.data(id);
             d.size = bytes.len() as u64;
             d.events.push((n, Data::Shared { at: 0, bytes }));
+            if matches!(op, Op::Shift { .. }) {
+                d.events.push((n, Data::Size(d.size)));
+            }
         }
     }
 
@@ -305,6 +315,18 @@ impl Model {
                 self.exchanges.push(n);
             }
             Op::Zero { id, at, len, .. } => self.data(*id).events.push((n, Data::Write { at: *at, len: *len, fill: 0 })),
+            // On the way a byte is where it was or where it goes, or there is a hole, which may be where the size changed.
+            Op::Shift { id, at, len, out } => {
+                let d = self.data(*id);
+                let mut bytes = d.content().split_off(*at as usize);
+                if *out {
+                    drop(bytes.drain(..*len as usize))
+                } else {
+                    drop(bytes.splice(..0, vec![0; *len as usize]))
+                }
+                d.size = at + bytes.len() as u64;
+                d.events.extend([(n, Data::Shared { at: *at, bytes }), (n, Data::Size(d.size))]);
+            }
             Op::Reserve { .. } => {}
             Op::Truncate { id, size } => {
                 let d = self.data(*id);

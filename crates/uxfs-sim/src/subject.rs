@@ -72,6 +72,7 @@ impl Subject for Fs {
             Op::Zero { id, at, len, hole } => {
                 self.fallocate(ino(id), if *hole { Allocate::Punch } else { Allocate::Zero { keep_size: true } }, *at, *len)
             }
+            Op::Shift { id, at, len, out } => self.fallocate(ino(id), if *out { Allocate::Collapse } else { Allocate::Insert }, *at, *len),
             Op::Reserve { id, at, len } => self.fallocate(ino(id), Allocate::Reserve { keep_size: true }, *at, *len),
             Op::Truncate { id, size } => self.setattr(ino(id), SetAttr { size: Some(*size), ..SetAttr::default() }).map(drop),
             Op::Fsync { id } => self.fsync(ino(id)),

@@ -406,6 +406,7 @@ impl Worker<'_> {
         if roll < mix.data {
             return match self.chance.below(8) {
                 0 => self.truncate(),
+                1 if !self.subject.owns_later() && self.chance.below(3) == 0 => self.shift(),
                 1 => self.allocate(),
                 _ => self.write(n),
             };
@@ -517,6 +518,15 @@ impl Worker<'_> {
         let most = places.iter().map(|(id, at)| self.size(*id) - at).min()? / BLOCK;
         let len = (most > 0 && self.chance.below(3) > 0).then(|| (1 + self.chance.below(most)) * BLOCK);
         (files[0] != files[1]).then_some(Op::Exchange { places, len })
+    }
+
+    /// Takes blocks out of a file, or puts some in.
+    fn shift(&mut self) -> Option<Op> {
+        let id = self.file()?;
+        let (size, len) = (self.size(id), (1 + self.chance.below(8)) * BLOCK);
+        let out = size > LONGEST / 2 || self.chance.below(2) == 0;
+        let most = size.checked_sub(1 + if out { len } else { 0 })?;
+        Some(Op::Shift { id, at: self.chance.below(most / BLOCK + 1) * BLOCK, len, out })
     }
 
     /// Zeroes a range, as a hole or with blocks, or reserves blocks behind the end.

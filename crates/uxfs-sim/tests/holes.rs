@@ -83,8 +83,11 @@ fn blocks_that_are_written_in_place_too_early_are_found() {
 
 #[test]
 fn blocks_that_moved_are_found_where_they_were() {
-    let sharing = |seed| Shape { mix: Mix { data: 60, sync: 5, churn: false, clones: true }, newest: true, ..small(seed) };
-    assert!(found(Hole::UnforcedMove, sharing, 20));
+    // By an exchange with another file, and within a file.
+    for newest in [true, false] {
+        let moving = |seed| Shape { mix: Mix { data: 60, sync: 5, churn: false, clones: newest }, newest, ..small(seed) };
+        assert!(found(Hole::UnforcedMove, moving, 20));
+    }
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn one_worker_s_names_and_data_survive_any_cut() {
 /// Blocks are shared, and copied when they are written: what was staged for that is found again after any cut.
 #[test]
 fn shared_blocks_survive_any_cut() {
-    let (mut same, mut exchanged) = (0, 0);
+    let (mut same, mut exchanged, mut shifted) = (0, 0, 0);
     for seed in [40, 41, 42, 43, 305] {
         let mix = Mix { data: 60, sync: 15, churn: seed == 305, clones: true };
         let j = run(&Shape { workers: 1 + seed as u32 % 3, ops: 400, mix, newest: seed % 4 < 2, seed, ..Shape::default() }).unwrap();
@@ -63,10 +63,11 @@ fn shared_blocks_survive_any_cut() {
         let done = |what: fn(&Op) -> bool| j.histories.iter().flatten().filter(|op| what(op)).count();
         same += done(|op| matches!(op, Op::Dedupe { .. }));
         exchanged += done(|op| matches!(op, Op::Exchange { .. }));
+        shifted += done(|op| matches!(op, Op::Shift { .. }));
         let f = cut(&j, &Plan { tear: [512, 4096][seed as usize % 2], kernel: 40, seed, ..Plan::default() });
         assert!(f.images.len() > 10 && f.dirty > 10);
     }
-    assert!(same > 20 && exchanged > 20, "{same} dedupes, {exchanged} exchanges");
+    assert!(same.min(exchanged).min(shifted) > 20, "{same} dedupes, {exchanged} exchanges, {shifted} shifts");
 }
 
 #[test]

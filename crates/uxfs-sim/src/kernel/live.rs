@@ -59,8 +59,8 @@ impl Mounted {
             Op::RemoveAttr { id, name } => rustix::fs::lremovexattr(self.path(model, *id), attr(name))?,
             Op::Chmod { id, mode } => fs::set_permissions(self.path(model, *id), Permissions::from_mode(u32::from(*mode)))?,
             Op::Write { id, at, len, fill } => self.open(model, *id)?.write_all_at(&vec![*fill; *len as usize], *at)?,
-            Op::Clone { .. } | Op::Dedupe { .. } | Op::Exchange { .. } => {
-                return Err(std::io::Error::other("clones are not among what the kernel is asked for"));
+            Op::Clone { .. } | Op::Dedupe { .. } | Op::Exchange { .. } | Op::Shift { .. } => {
+                return Err(std::io::Error::other("this is not among what the kernel is asked for"));
             }
             Op::Zero { id, at, len, hole } => {
                 let how = if *hole { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::ZERO_RANGE };
