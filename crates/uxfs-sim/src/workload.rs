@@ -75,7 +75,7 @@ pub struct Mix {
     pub sync: u64,
     /// Files are removed as often as made.
     pub churn: bool,
-    /// Files get the blocks of others, too: clones, blocks that are the same, exchanges.
+    /// Files get the blocks of others, too, by clones, dedupes and exchanges; or theirs move.
     pub clones: bool,
 }
 
@@ -406,7 +406,7 @@ impl Worker<'_> {
         if roll < mix.data {
             return match self.chance.below(8) {
                 0 => self.truncate(),
-                1 if !self.subject.owns_later() && self.chance.below(3) == 0 => self.shift(),
+                1 if mix.clones && self.chance.below(3) == 0 => self.shift(),
                 1 => self.allocate(),
                 _ => self.write(n),
             };

@@ -78,15 +78,15 @@ fn a_tail_that_moves_before_the_items_are_in_is_found() {
 #[test]
 fn blocks_that_are_written_in_place_too_early_are_found() {
     let sharing = |seed| Shape { mix: Mix { data: 60, sync: 15, churn: false, clones: true }, ..small(seed) };
-    assert!(found(Hole::UnsharedInPlace, sharing, 20));
+    assert!(found(Hole::UnsharedInPlace, sharing, 40));
 }
 
 #[test]
 fn blocks_that_moved_are_found_where_they_were() {
     // By an exchange with another file, and within a file.
     for newest in [true, false] {
-        let moving = |seed| Shape { mix: Mix { data: 60, sync: 5, churn: false, clones: newest }, newest, ..small(seed) };
-        assert!(found(Hole::UnforcedMove, moving, 20));
+        let moving = |seed| Shape { mix: Mix { data: 60, sync: 5, churn: false, clones: true }, newest, ..small(seed) };
+        assert!(found(Hole::UnforcedMove, moving, 40));
     }
 }
 
