@@ -67,7 +67,7 @@ fn blocks_that_are_used_again_too_early_are_found() {
 
 #[test]
 fn an_unstable_tail_is_found() {
-    assert!(found(Hole::UnstableTail, wrapping, 6));
+    assert!(found(Hole::UnstableTail, wrapping, 20));
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_flush_that_reaches_only_the_log_s_device_is_found() {
 fn the_published_flush_policy_is_found_wanting() {
     let journal = JournalConfig { flush: JournalFlush::AsPublished, ..JournalConfig::default() };
     let _one = ONE_AT_A_TIME.lock();
-    let damage = (0..10).any(|seed| {
+    let damage = (0..20).any(|seed| {
         let mix = Mix { data: 0, sync: 12, churn: true, clones: false };
         let shape = Shape { workers: 4, ops: 3000, mix, journal: journal.clone(), timing: Some(SLOW), ..wrapping(seed) };
         let j = run(&shape).unwrap();
