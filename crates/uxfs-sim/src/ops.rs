@@ -197,7 +197,7 @@ impl Model {
             Op::Exchange { places: [a, b], len } => {
                 let behind = |(id, at): &(u32, u64)| self.nodes.get(id).filter(|n| n.is_file())?.data.size.checked_sub(*at);
                 let (Some(x), Some(y)) = (behind(a), behind(b)) else { return false };
-                a.0 != b.0 && (1..=x.max(y)).contains(&len.unwrap_or(x.max(y))) && len.is_none_or(|l| l <= x.min(y))
+                a.0 != b.0 && len.map_or(x.max(y) > 0, |l| (1..=x.min(y)).contains(&l))
             }
             Op::Zero { id, at, len, .. } => self.is_file(*id) && *len > 0 && at + len <= self.nodes[id].data.size,
             Op::Shift { id, at, len, out } => self.is_file(*id) && *len > 0 && at + if *out { *len } else { 0 } < self.nodes[id].data.size,

@@ -1,4 +1,4 @@
-//! Which threads read requests: about as many as there are CPUs, and others in place of those that wait in the engine.
+//! Which threads read requests: as many as are needed, up to the number of CPUs, and others in place of those that wait in the engine.
 //!
 //! Each thread of a session is *reading* (inside the session, waiting for a request), *running* (it answers one), *waiting* in the
 //! engine, or *parked* here after a request, because others do the work. A client that asks for one thing after the other gets its
@@ -26,7 +26,7 @@ pub struct Relay {
     reading: AtomicUsize,
     running: AtomicUsize,
     parked: AtomicUsize,
-    /// Requests since one was not short or waited for a reader.
+    /// Requests since one was not short or waited for a reader, less [`NEXT`] for each thread that parked.
     calm: AtomicUsize,
     /// Those that are parked. The last one is called first: its buffers are warm.
     bench: Mutex<Vec<Arc<Seat>>>,
@@ -38,7 +38,7 @@ const CALM: usize = 128;
 /// After so many more the next one does.
 const NEXT: usize = 32;
 
-/// So many steps are not short any more: a removal takes half of that.
+/// So many steps are not short any more.
 const MANY: u32 = 10;
 
 /// Where a parked thread waits.
