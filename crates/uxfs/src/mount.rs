@@ -285,6 +285,7 @@ impl Mount {
             res: Reservations::of(&g),
             bufs: BufferCache::new(dev.clone(), metadata),
             groups: (0..g.agcount).map(|_| PerAg::default()).collect(),
+            usable_again: Default::default(),
             counters: Default::default(),
             chance: Chance::seeded(seed),
             clock: o.clock,

@@ -81,6 +81,8 @@ pub struct Volume {
     pub counters: Counters,
     /// The groups.
     pub groups: Vec<PerAg>,
+    /// Extents that were busy and can be used again, so far.
+    pub usable_again: AtomicU64,
     /// The time.
     pub clock: Box<dyn Clock>,
     /// Chance, for inode generations.

@@ -108,6 +108,35 @@ fn what_is_zeroed_before_there_is_no_space_is_synced() {
     end_life(fs, &dev, false, "zeroed");
 }
 
+/// Where all that is free was freed a moment ago, blocks are usable once that is durable. Each of these threads makes it durable for the
+/// others, too, and none may take that for a volume without room.
+#[test]
+fn what_others_make_usable_is_found() {
+    const BLOCKS: u64 = 200;
+    let dev = in_memory(64 * MIB, 4096, 4, Features::NEWEST);
+    let fs = Arc::new(open_memory(&dev, None));
+    std::thread::scope(|s| {
+        for t in 0..4 {
+            let fs = &fs;
+            s.spawn(move || {
+                let f = fs.create(fs.root(), &name(t), file(0o644)).unwrap().ino;
+                for i in 0..1000 {
+                    let tried = if t % 2 == 0 {
+                        let reserved = fs.fallocate(f, Allocate::Reserve { keep_size: false }, 0, BLOCKS * 4096);
+                        reserved.and_then(|()| fs.fallocate(f, Allocate::Punch, 0, BLOCKS * 4096))
+                    } else {
+                        let written = fs.write_with(f, 0, &vec![7; BLOCKS as usize * 4096], false, IoMode::Direct);
+                        written.and_then(|_| fs.setattr(f, SetAttr { size: Some(0), ..SetAttr::default() })).map(|_| ())
+                    };
+                    tried.unwrap_or_else(|e| panic!("round {i}: {e}, {:?}, {:?}", fs.statfs(), fs.shutdown_reason()));
+                }
+            });
+        }
+    });
+    let fs = Arc::into_inner(fs).unwrap();
+    end_life(fs, &dev, false, "made usable");
+}
+
 /// Operations that were tried, and those that found no room.
 #[derive(Default, Debug)]
 struct Tried {

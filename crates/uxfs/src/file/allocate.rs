@@ -144,7 +144,6 @@ fn reserve(inode: &Arc<Inode>, st: &FileState, first: u64, end: u64) -> Result<(
         let len = (to - from).min(u64::from(MAX_EXTENT)) as u32;
         let mut tp = Trans::new(vol, vol.res.write, len + vol.res.write_blocks + 1)?;
         let _i = inode.lock();
-        inode.log(&mut tp, 0)?;
         let (start, got) = alloc_data(&mut tp, inode, from, len)?;
         map::map(&mut tp, inode, Which::Data, Extent { off: FileBlock(from), start, len: got, unwritten: true })?;
         tp.commit()?;

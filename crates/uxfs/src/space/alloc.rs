@@ -1,5 +1,6 @@
 //! Allocating and freeing extents.
 
+use super::discard::with_freed;
 use super::freetree::FreeTree;
 use super::{Owner, agfl, await_freed, busy, kept, rmap};
 use crate::ag;
@@ -32,6 +33,8 @@ pub struct Want {
 const NEAR_STEPS: usize = 16;
 /// Times that locked groups below are asked again before there is said to be no space, a millisecond apart.
 const LAST_TRIES: usize = 200;
+/// Times that blocks are looked for again that were reserved, and so are there, once more of them are usable: others may be faster.
+const FREED_TRIES: usize = 64;
 /// Extents by size that are looked at when alignment or busy extents cut them.
 const SIZE_STEPS: usize = 256;
 
@@ -44,12 +47,9 @@ const SIZE_STEPS: usize = 256;
 /// # Errors
 /// `NoSpace` if no group has `min` blocks in a row.
 pub fn alloc(tp: &mut Trans, want: Want) -> Result<(FsBlock, u32)> {
-    let mut found = alloc_anywhere(tp, want, false);
-    if matches!(found, Err(Error::NoSpace)) && busy::is_busy(&tp.vol) {
-        // What others freed, and earlier links of this chain, can be had once it is durable.
-        await_freed(&tp.vol)?;
-        found = alloc_anywhere(tp, want, false);
-    }
+    // Who wants more than one block in a row makes do with less.
+    let again = if want.min > 1 { 1 } else { FREED_TRIES };
+    let mut found = with_freed(&tp.vol.clone(), again, || alloc_anywhere(tp, want, false));
     if matches!(found, Err(Error::NoSpace)) && want.owner.is_bmbt() {
         // Half way through an operation, that is better than to shut the volume down.
         found = alloc_anywhere(tp, want, true);
@@ -65,7 +65,7 @@ fn alloc_anywhere(tp: &mut Trans, want: Want, kept: bool) -> Result<(FsBlock, u3
     // First whoever is free at once, then in rising order with waiting, and at last with the least that will do.
     let passes = [(false, want.max), (true, want.max), (true, want.min)];
     for (blocking, min) in passes.into_iter().chain((0..LAST_TRIES).map(|_| (true, want.min))) {
-        let tries_again = min == want.min && tp.highest_agf.is_some_and(|h| h > 0);
+        let mut locked = false;
         for i in 0..count {
             let agno = AgNumber((home + i) % count);
             let may_wait = blocking && tp.highest_agf.is_none_or(|h| agno.0 >= h);
@@ -73,15 +73,18 @@ fn alloc_anywhere(tp: &mut Trans, want: Want, kept: bool) -> Result<(FsBlock, u3
                 target = 0;
             }
             let w = Want { min: min.min(want.max), ..want };
-            if let Some((b, n)) = in_group(tp, agno, target, w, may_wait, kept)? {
-                return Ok((tp.vol.geo.fsb(agno, AgBlock(b)), n));
+            match in_group(tp, agno, target, w, may_wait, kept)? {
+                Look::Found(b, n) => return Ok((tp.vol.geo.fsb(agno, AgBlock(b)), n)),
+                Look::Locked => locked = true,
+                Look::Lacking => {}
             }
         }
         target = tp.vol.geo.fsb_agbno(want.near).0;
-        if tries_again {
+        if blocking && min == want.min {
+            if !locked {
+                break;
+            }
             uxfs_sync::explored::pause(Duration::from_millis(1));
-        } else if blocking && min == want.min {
-            break;
         }
     }
     Err(Error::NoSpace)
@@ -93,12 +96,10 @@ fn alloc_anywhere(tp: &mut Trans, want: Want, kept: bool) -> Result<(FsBlock, u3
 /// `NoSpace`.
 pub fn alloc_metadata(tp: &mut Trans, agno: AgNumber, near: AgBlock, owner: Owner) -> Result<AgBlock> {
     let w = Want { near: FsBlock(0), min: 1, max: 1, align: 1, spare: 0, owner };
-    let mut found = alloc_in_group(tp, agno, near.0, w, true)?;
-    if found.is_none() && busy::is_busy(&tp.vol) {
-        await_freed(&tp.vol)?;
-        found = alloc_in_group(tp, agno, near.0, w, true)?;
-    }
-    found.map(|(b, _)| AgBlock(b)).ok_or(Error::NoSpace)
+    with_freed(&tp.vol.clone(), FREED_TRIES, || {
+        let found = alloc_in_group(tp, agno, near.0, w, true)?;
+        found.map(|(b, _)| AgBlock(b)).ok_or(Error::NoSpace)
+    })
 }
 
 /// Allocates in one group; `None` if it has not what is wanted, or is locked and `wait` is false.
@@ -108,13 +109,26 @@ pub fn alloc_metadata(tp: &mut Trans, agno: AgNumber, near: AgBlock, owner: Owne
 pub fn alloc_in_group(tp: &mut Trans, agno: AgNumber, near: u32, want: Want, wait: bool) -> Result<Option<(u32, u32)>> {
     // The inobt grew out of `spare` when its chunk was allocated; the other trees out of what is kept for them.
     let kept = matches!(want.owner, Owner::REFCOUNT | Owner::INOBT);
-    in_group(tp, agno, near, want, wait, kept)
+    Ok(match in_group(tp, agno, near, want, wait, kept)? {
+        Look::Found(b, n) => Some((b, n)),
+        Look::Locked | Look::Lacking => None,
+    })
 }
 
-fn in_group(tp: &mut Trans, agno: AgNumber, near: u32, want: Want, wait: bool, from_kept: bool) -> Result<Option<(u32, u32)>> {
-    let before = tp.joined_count();
+/// What a look into a group came to.
+enum Look {
+    /// Blocks were allocated: the first, and how many.
+    Found(u32, u32),
+    /// Somebody holds the AGF.
+    Locked,
+    /// The group has not what is wanted.
+    Lacking,
+}
+
+fn in_group(tp: &mut Trans, agno: AgNumber, near: u32, want: Want, wait: bool, from_kept: bool) -> Result<Look> {
+    let (before, highest) = (tp.joined_count(), tp.highest_agf);
     let agf = if wait { Some(ag::agf(tp, agno)?) } else { ag::try_agf(tp, agno)? };
-    let Some(agf) = agf else { return Ok(None) };
+    let Some(agf) = agf else { return Ok(Look::Locked) };
     // A look before the free list is touched: a group that cannot help stays clean, so another may be tried.
     let a = ag::get_agf(&agf);
     let least = agfl::least(tp, &agf);
@@ -123,18 +137,19 @@ fn in_group(tp: &mut Trans, agno: AgNumber, near: u32, want: Want, wait: bool, f
     if usable < want.min + want.spare || a.longest.get() < want.min || pick(tp, agno, &agf, near, want)?.is_none() {
         // Its trees' blocks, too: who gets the group next needs them, and may hold what we wait for next.
         tp.release_since(before);
-        return Ok(None);
+        tp.highest_agf = highest;
+        return Ok(Look::Lacking);
     }
     let want = Want { max: want.max.min(usable - want.spare), ..want };
     if !tp.standalone(|tp| agfl::fix(tp, agno, &agf))? {
-        return Ok(None);
+        return Ok(Look::Lacking);
     }
-    let Some((rec, start, len)) = pick(tp, agno, &agf, near, want)? else { return Ok(None) };
+    let Some((rec, start, len)) = pick(tp, agno, &agf, near, want)? else { return Ok(Look::Lacking) };
     check_inside(tp, agno, &agf, rec)?;
     carve(tp, agno, &agf, rec, start, len)?;
     rmap::change(tp, agno, &agf, start, len, want.owner, true)?;
     tp.use_blocks(len);
-    Ok(Some((start, len)))
+    Ok(Look::Found(start, len))
 }
 
 /// Refuses a record of a tree that was damaged: what lies outside the group is not there to be had.
@@ -206,6 +221,8 @@ fn pick(tp: &mut Trans, agno: AgNumber, agf: &Buf, near: u32, w: Want) -> Result
 /// A block for the free list, out of the smallest free extent that is not busy.
 pub(super) fn take_for_list(tp: &mut Trans, agno: AgNumber, agf: &Buf) -> Result<Option<u32>> {
     for forced in [false, true] {
+        // Nobody frees anything here while this holds the AGF, but what is busy may become usable at any time.
+        let was_busy = busy::is_any_in(&tp.vol, agno);
         let mut c = Cursor::new(tp, tree(agno, agf, true));
         let mut r = c.lookup_ge(&FreeRec { start: 0, len: 0 })?;
         let mut left = SIZE_STEPS;
@@ -220,7 +237,7 @@ pub(super) fn take_for_list(tp: &mut Trans, agno: AgNumber, agf: &Buf) -> Result
             // Small extents are often those that were freed last: the large ones behind them have something.
             r = if left == SIZE_STEPS / 2 { c.lookup_le(&FreeRec { start: u32::MAX, len: u32::MAX })? } else { c.next()? };
         }
-        if forced || !busy::is_busy(&tp.vol) {
+        if forced || !was_busy {
             break;
         }
         await_freed(&tp.vol)?;

@@ -31,7 +31,10 @@ fn note(tp: &mut Trans, agno: AgNumber, start: u32, len: u32, list: fn(&PerAg) -
 
 /// Takes an extent off the list of busy ones.
 pub(super) fn release(vol: &Volume, e: &Freed) {
-    vol.groups[e.agno as usize].busy.lock().remove(&(e.start, e.generation));
+    let mut busy = vol.groups[e.agno as usize].busy.lock();
+    // Before it is off: who has seen it there must not find, afterwards, that nothing was busy.
+    vol.usable_again.fetch_add(1, Ordering::AcqRel);
+    busy.remove(&(e.start, e.generation));
 }
 
 /// An extent may be used again, after it was discarded if that is asked for.
@@ -108,5 +111,10 @@ pub(super) fn trim(tp: &Trans, agno: AgNumber, start: u32, len: u32) -> (u32, u3
 
 /// True if any busy extent is left in the volume: [`super::await_freed`] would free them for use.
 pub fn is_busy(vol: &Volume) -> bool {
-    vol.groups.iter().any(|g| !g.busy.lock().is_empty())
+    (0..vol.groups.len()).any(|agno| is_any_in(vol, AgNumber(agno as u32)))
+}
+
+/// True if any busy extent is left in a group.
+pub(super) fn is_any_in(vol: &Volume, agno: AgNumber) -> bool {
+    !vol.groups[agno.0 as usize].busy.lock().is_empty()
 }

@@ -1,8 +1,9 @@
 //! What was freed is discarded on the device once the freeing is durable; until that is done, nobody gets it.
 
-use super::busy;
-use crate::error::Result;
+use super::busy::{self, is_busy};
+use crate::error::{Error, Result};
 use crate::volume::{Discards, Volume};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use uxfs_format::{AgBlock, AgNumber};
 use uxfs_sync::blocking;
@@ -26,6 +27,28 @@ pub fn await_freed(vol: &Volume) -> Result<()> {
     Ok(())
 }
 
+/// Looks for space until it is found, or nothing was busy that could have been it: what was freed, by others and by earlier links of
+/// this chain, can be had once it is durable. Others may take it first: it is looked for `again` times at most.
+///
+/// # Errors
+/// The look's.
+pub fn with_freed<T>(vol: &Volume, again: usize, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 0..again {
+        let before = vol.usable_again.load(Ordering::Acquire);
+        let found = look();
+        if !matches!(found, Err(Error::NoSpace)) || vol.reproducible {
+            return found;
+        }
+        // Others may have made durable what was busy when this looked.
+        if is_busy(vol) {
+            await_freed(vol)?;
+        } else if vol.usable_again.load(Ordering::Acquire) == before {
+            return found;
+        }
+    }
+    look()
+}
+
 /// Discards what comes in until the volume is closed. For a thread of its own.
 pub fn work(vol: &Volume) {
     let Some(d) = &vol.discards else { return };
@@ -38,7 +61,7 @@ pub fn work(vol: &Volume) {
                 // A device that cannot, or will not, is none the worse for it: the blocks are free all the same.
                 let at = vol.geo.ag_daddr(AgNumber(run[0].agno), AgBlock(run[0].start)).0 * 512;
                 if blocking(|| vol.dev.discard(at, len)).is_ok() {
-                    d.bytes.fetch_add(len, std::sync::atomic::Ordering::Relaxed);
+                    d.bytes.fetch_add(len, Ordering::Relaxed);
                 }
             }
         }
