@@ -1,5 +1,5 @@
 //! Suites of others over a mount: pjdfstest asks what POSIX says, beside the kernel's XFS; fsx does at random to a file what can be done
-//! to it, maps included, and knows what it must hold.
+//! to it, maps included, and knows what it must hold; stress-ng does much at once.
 
 #[expect(dead_code, reason = "shared with tests that use more of it")]
 mod common;
@@ -82,4 +82,67 @@ fn fsx_finds_nothing() {
         m.unmount();
     }
     p.newest_is_silent("v.img");
+}
+
+/// What takes blocks and gives them back as fast as it can, so that all that are free were freed a moment ago; and all kinds at once.
+const STRESSORS: &[&[&str]] = &[
+    &["file-ioctl"],
+    &[
+        "file-ioctl",
+        "fallocate",
+        "fpunch",
+        "copy-file",
+        "iomix",
+        "hdd",
+        "seek",
+        "sync-file",
+        "sendfile",
+        "rename",
+        "link",
+        "symlink",
+        "dir",
+        "dirdeep",
+        "dirmany",
+        "dentry",
+        "getdent",
+        "open",
+        "mknod",
+        "xattr",
+        "chattr",
+        "inode-flags",
+        "fiemap",
+        "handle",
+        "touch",
+        "utime",
+        "chmod",
+    ],
+];
+
+fn stress(stressors: &[&str], at: &Path) -> Output {
+    let seconds = if std::env::var_os("UXFS_LONG").is_some() { "120" } else { "7" };
+    let mut c = Command::new("stress-ng");
+    c.args(["--verify", "-t", seconds, "--temp-path", ".", "--hdd-bytes", "32m", "--iomix-bytes", "32m"]);
+    c.args(["--fallocate-bytes", "32m", "--copy-file-bytes", "128m"]);
+    for s in stressors {
+        c.arg(format!("--{s}")).arg(if s.starts_with('f') { "2" } else { "1" });
+    }
+    c.current_dir(at).output().unwrap_or_else(|e| panic!("stress-ng: {e}; install it with: apt-get install stress-ng"))
+}
+
+#[test]
+fn stress_ng_finds_nothing() {
+    let p = Place::new("stress");
+    for (size, options) in [("1g", "cache=writethrough"), ("96m", "cache=writeback,discard")] {
+        let image = format!("{size}.img");
+        p.uxfs(&["mkfs", "-q", "-d", &format!("size={size}"), &image]);
+        let m = p.serve(&image, options);
+        for stressors in STRESSORS {
+            let o = stress(stressors, &m.at);
+            // On a small volume they run out of space, which some take for a failure; it must outlive that.
+            assert!(o.status.success() || size == "96m", "{options}: {}", text(&o));
+            std::fs::write(m.path("alive"), "yes").unwrap_or_else(|e| panic!("{size}, {options}: {e}: {}", text(&o)));
+        }
+        m.unmount();
+        p.newest_is_silent(&image);
+    }
 }

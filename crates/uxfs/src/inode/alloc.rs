@@ -146,6 +146,10 @@ pub fn dialloc(tp: &mut Trans, inodes: &Inodes, parent: Ino, dir: bool) -> Resul
                 return Ok(inode);
             }
             tp.release_since(before);
+            if tp.highest_agf.is_some() {
+                // A free list was filled, in vain. Its group is not kept while the next AGI is waited for: that one's holder may want it.
+                tp.roll()?;
+            }
         }
     }
     Err(Error::NoSpace)
