@@ -116,8 +116,20 @@ fn what_others_make_usable_is_found() {
     let dev = in_memory(64 * MIB, 4096, 4, Features::NEWEST);
     let fs = Arc::new(open_memory(&dev, None));
     std::thread::scope(|s| {
+        // Inodes come and go, too.
+        let fs = &fs;
+        s.spawn(move || {
+            for i in 0..40 {
+                let made = |k: u64| name(1000 + k);
+                for k in 0..200 {
+                    fs.create(fs.root(), &made(k), file(0o644)).unwrap_or_else(|e| panic!("create {i}: {e}"));
+                }
+                for k in 0..200 {
+                    fs.unlink(fs.root(), &made(k)).unwrap();
+                }
+            }
+        });
         for t in 0..4 {
-            let fs = &fs;
             s.spawn(move || {
                 let f = fs.create(fs.root(), &name(t), file(0o644)).unwrap().ino;
                 for i in 0..1000 {
