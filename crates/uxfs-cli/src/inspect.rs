@@ -62,7 +62,7 @@ pub fn log(source: &Source, out: &mut impl Write) -> Result<()> {
     if s.torn {
         writeln!(out, "records at the head are not whole; recovery drops them")?;
     }
-    writeln!(out, "{count} transactions to replay")?;
+    writeln!(out, "{count} transactions to replay, {} intents to finish", s.unfinished)?;
     lines.iter().try_for_each(|l| writeln!(out, "{l}"))?;
     Ok(())
 }

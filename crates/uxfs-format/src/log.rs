@@ -75,6 +75,11 @@ pub mod item {
     /// Mappings exchanged.
     pub const XMD: u16 = 0x1249;
 
+    /// The type of item that says that an intent of this type is done; `None` if it is no intent.
+    pub fn completion(intent: u16) -> Option<u16> {
+        [EFI, RUI, CUI, BUI, ATTRI, XMI].contains(&intent).then_some(intent + 1)
+    }
+
     /// Name of a type in messages.
     pub fn name(t: u16) -> &'static str {
         match t {
@@ -404,6 +409,11 @@ pub fn item_type(region: &[u8]) -> u16 {
 /// Regions of an item, from its first region.
 pub fn item_regions(region: &[u8]) -> usize {
     usize::from(le16(region, 2))
+}
+
+/// What ties an intent to its completion, from the first region of either.
+pub fn item_id(region: &[u8]) -> Option<u64> {
+    (region.len() >= 16).then(|| le64(region, 8))
 }
 
 /// First region of a buffer item.

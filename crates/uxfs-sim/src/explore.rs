@@ -23,7 +23,7 @@ pub struct Plan {
     pub again: usize,
     /// One cut in so many is recovered, worked on, and cut again; 0 for none.
     pub lives: usize,
-    /// One cut in so many is recovered by the kernel, too, which needs root; 0 for none.
+    /// One cut in so many is recovered by the kernel, too, which needs root; more of those that leave intents; 0 for none.
     pub kernel: usize,
     /// Seed of the choices.
     pub seed: u64,
@@ -50,6 +50,8 @@ pub struct Findings {
     pub lives: usize,
     /// Images that the kernel recovered.
     pub kernel: usize,
+    /// Of those, with intents to finish.
+    pub intents: usize,
     /// What the kernel wrote and did not mount after a cut: its words.
     pub refused: Vec<String>,
     /// What the kernel wrote and its own recovery lost: what ours found, and what its own did.
@@ -69,6 +71,9 @@ impl Findings {
 /// What the kernel takes for granted is written whole: it does not replay onto a block that bears the position already, also if
 /// its checksum is wrong.
 const KERNEL_TEAR: usize = 4096;
+
+/// Of cuts that leave intents, the kernel recovers one in so many: how it finishes ours is its own.
+const INTENTS: u64 = 4;
 
 /// Cuts a workload as `plan` says.
 ///
@@ -104,10 +109,14 @@ pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
     for (n, cut) in cuts.into_iter().enumerate() {
         let log_first = n >= at_flushes && n % 8 < 5;
         let mut fate = Fate::new(&chance, n, log_first);
-        let by_kernel = every(n, plan.kernel);
+        let mut by_kernel = every(n, plan.kernel);
         let tear = if by_kernel { plan.tear.max(KERNEL_TEAR) } else { plan.tear };
         let images = j.trace.images_at(cut, tear, &mut |dev, offset, sectors| fate.of(j.is_log(dev, offset), sectors))?;
         found.cuts += 1;
+        if plan.kernel > 0 && tear >= KERNEL_TEAR && !j.by_kernel && unfinished(&images) {
+            by_kernel |= chance.below(INTENTS) == 0;
+            found.intents += usize::from(by_kernel);
+        }
         if by_kernel {
             found.kernel += 1;
             match crate::kernel::recover(&images, j.by_kernel) {
@@ -136,17 +145,19 @@ pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
                 Err(e) => found.damage.push((cut, format!("in the life after it: {e}"))),
             }
         }
-        let copies: Option<Vec<Memory>> = j.by_kernel.then(|| images.iter().map(Memory::fork).collect());
-        match judge(j, cut, images, false) {
+        match judge(j, cut, images.iter().map(Memory::fork).collect(), false) {
             Ok((digest, dirty)) => {
                 found.images.insert(digest);
                 found.dirty += usize::from(dirty);
             }
-            Err(e) => match copies.map(|c| crate::kernel::recover(&c, true).and_then(|left| judge(j, cut, left, false))) {
+            Err(e) => match j.by_kernel.then(|| crate::kernel::recover(&images, true).and_then(|left| judge(j, cut, left, false))) {
                 // It was lost when it was written, if its writer does not find it either.
                 Some(Err(own)) => found.lost.push((e, own)),
                 _ => found.damage.push((cut, e)),
             },
+        }
+        if found.damage.last().is_some_and(|d| d.0 == cut) {
+            crate::kernel::keep(&images)?;
         }
     }
     Ok(found)
@@ -184,6 +195,12 @@ impl<'a> Fate<'a> {
 
 fn devices(images: &[Arc<Memory>]) -> Devices {
     Devices { data: images[0].clone(), log: images.get(1).map(|l| l.clone() as DeviceRef) }
+}
+
+/// True if the log has intents that are not done.
+fn unfinished(images: &[Memory]) -> bool {
+    let images: Vec<Arc<Memory>> = images.iter().map(|i| Arc::new(i.fork())).collect();
+    uxfs::describe_log(&devices(&images), &mut |_, _| {}).is_ok_and(|l| l.unfinished > 0)
 }
 
 /// Recovers images and cuts that somewhere.

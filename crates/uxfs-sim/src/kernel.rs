@@ -85,6 +85,20 @@ pub fn spill(image: &Memory, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Writes images into files, if `UXFS_KEEP` asks for it, and says where they are.
+///
+/// # Errors
+/// The files'.
+pub fn keep(images: &[Memory]) -> std::io::Result<()> {
+    if std::env::var_os("UXFS_KEEP").is_none() {
+        return Ok(());
+    }
+    let mut dir = Folder::new()?;
+    dir.1 = true;
+    println!("as the cut left it: {}", dir.0.display());
+    images.iter().enumerate().try_for_each(|(i, m)| spill(m, &dir.0.join(format!("image{i}"))))
+}
+
 /// Opens an image that the kernel had: its loop device goes a moment after the mount, while others look for a free one.
 fn open(file: &Path) -> std::io::Result<FileDevice> {
     for _ in 0..100 {

@@ -433,7 +433,7 @@ fn random_workloads_survive_any_cut() {
     let long = std::env::var_os("UXFS_LONG").is_some();
     let wanted = if long { 200_000 } else { 5000 };
     let seeds = AtomicU64::new(std::env::var("UXFS_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(10_000));
-    let seen: Mutex<(HashSet<u64>, [u64; 7])> = Mutex::default();
+    let seen: Mutex<(HashSet<u64>, [u64; 8])> = Mutex::default();
     std::thread::scope(|s| {
         for _ in 0..2 {
             s.spawn(|| {
@@ -457,7 +457,7 @@ fn random_workloads_survive_any_cut() {
                     if long && all.0.len() / 5000 > before / 5000 {
                         println!("{} of {wanted} images", all.0.len());
                     }
-                    let more = [f.cuts, f.dirty, f.again, f.lives, f.kernel]
+                    let more = [f.cuts, f.dirty, f.again, f.lives, f.kernel, f.intents]
                         .map(|n| n as u64)
                         .into_iter()
                         .chain(["wraps", "checkpoints"].map(|n| j.stat(n)));
@@ -466,10 +466,10 @@ fn random_workloads_survive_any_cut() {
             });
         }
     });
-    let (images, [cuts, dirty, again, lives, kernel, wraps, checkpoints]) = seen.into_inner();
+    let (images, [cuts, dirty, again, lives, kernel, intents, wraps, checkpoints]) = seen.into_inner();
     println!(
-        "{cuts} cuts, {} recovered images, {dirty} dirty, {again} cut again, {lives} in the life after, {kernel} by the kernel; {checkpoints} checkpoints, {wraps} wraps",
+        "{cuts} cuts, {} recovered images, {dirty} dirty, {again} cut again, {lives} in the life after, {kernel} by the kernel, {intents} of them with intents; {checkpoints} checkpoints, {wraps} wraps",
         images.len()
     );
-    assert!(again > 100 && lives > 100 && kernel > 10 && checkpoints > 500 && wraps > 0);
+    assert!(again > 100 && lives > 100 && kernel > 10 && intents > 10 && checkpoints > 500 && wraps > 0);
 }

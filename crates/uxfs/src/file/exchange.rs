@@ -76,8 +76,8 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
         generations: inodes.map(|i| i.core().generation),
         offsets: offsets.map(|o| o / bs),
         blocks: bytes.div_ceil(bs),
-        flags: if len.is_none() { exchange_flag::SIZES } else { 0 },
-        sizes: new_sizes,
+        flags: 0,
+        sizes: [0; 2],
     };
     let _one = states[one].claims.all();
     let _other = (!same_file).then(|| states[other].claims.all());
@@ -87,9 +87,17 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
     let held = Inode::lock_all(inodes.to_vec());
     // Blocks that one of them shares may become the other's.
     let shared = inodes.iter().fold(0, |f, i| f | i.core().flags2 & flag2::REFLINK);
-    for i in inodes {
-        i.data().core.flags2 |= shared;
-        map::load(i, Which::Data)?;
+    inodes.iter().try_for_each(|i| map::load(i, Which::Data))?;
+    for (i, size) in inodes.into_iter().zip(new_sizes) {
+        {
+            let mut d = i.data();
+            d.core.flags2 |= shared;
+            // Not by the intent: of one that says so the kernel's recovery gives each file the other's whole size, wherever they
+            // are exchanged from, and what lies behind that is lost.
+            if len.is_none() {
+                d.core.size = size;
+            }
+        }
         i.log(&mut tp, 0)?;
     }
     let (it, x) = intend(&mut tp, x);
@@ -162,17 +170,22 @@ fn intend(tp: &mut Trans, mut x: ExchangeIntent) -> (Arc<IntentItem>, ExchangeIn
     (it, x)
 }
 
-/// Swaps what is left, one piece a link.
+/// Swaps what is left, one piece a link. No intent is left without blocks: the kernel refuses a volume with one of those.
 fn run(tp: &mut Trans, mut it: Arc<IntentItem>, mut x: ExchangeIntent, inodes: [&Arc<Inode>; 2]) -> Result<()> {
-    while let Some(pieces) = next_piece(&mut x, inodes) {
+    let mut next = next_piece(&mut x, inodes);
+    loop {
         tp.log_done(&it);
+        let Some(pieces) = next else { break };
         swap(tp, inodes, x.offsets, pieces)?;
         advance(&mut x, pieces.1);
+        next = next_piece(&mut x, inodes);
+        if next.is_none() {
+            break;
+        }
         (it, x) = intend(tp, x);
         next_link(tp, inodes[0])?;
         inodes[1].log(tp, 0)?;
     }
-    tp.log_done(&it);
     for (i, inode) in inodes.into_iter().enumerate() {
         let unshared = [exchange_flag::FIRST_UNSHARED, exchange_flag::SECOND_UNSHARED][i];
         {

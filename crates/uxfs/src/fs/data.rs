@@ -140,7 +140,8 @@ impl Fs {
     }
 
     /// Lets two files exchange what they hold at places (inode, offset in bytes), as XFS_IOC_EXCHANGE_RANGE does: `len` bytes, or with
-    /// `None` everything behind, and the sizes. After a crash all of it is exchanged, or nothing.
+    /// `None` everything behind, and the sizes. (Linux 6.18 gives each file the other's whole size then, also where the places differ,
+    /// and so hides bytes or loses them.) After a crash all of it is exchanged, or nothing.
     ///
     /// # Errors
     /// [`Error::Unsupported`] on a volume without exchange-range, [`Error::Invalid`] for ranges that do not lie on blocks, reach

@@ -2,8 +2,9 @@
 
 use super::{Devices, read_superblock};
 use crate::error::{Error, Result};
+use std::collections::HashSet;
 use uxfs_format::Lsn;
-use uxfs_format::log::{AttrIntent, BufFormat, ExchangeIntent, IcreateFormat, InodeFormat, Intent, item};
+use uxfs_format::log::{AttrIntent, BufFormat, ExchangeIntent, IcreateFormat, InodeFormat, Intent, item, item_id};
 use uxfs_journal::{Replay, ReplayItem, find_log_state};
 
 /// Where the journal begins and ends.
@@ -17,16 +18,29 @@ pub struct LogSummary {
     pub clean: bool,
     /// Records at the head were not whole.
     pub torn: bool,
+    /// Intents that are not done: recovery finishes them.
+    pub unfinished: usize,
 }
 
-struct Teller<'a>(&'a mut dyn FnMut(Lsn, &[String]));
+struct Teller<'a> {
+    tell: &'a mut dyn FnMut(Lsn, &[String]),
+    /// What will say that an intent is done: type and identity.
+    awaited: HashSet<(u16, u64)>,
+}
 
 impl Replay for Teller<'_> {
     type Error = Error;
     fn transaction(&mut self, pass: u8, lsn: Lsn, items: &[ReplayItem]) -> Result<()> {
         if pass == 1 {
             let lines: Vec<String> = items.iter().map(line).collect();
-            (self.0)(lsn, &lines);
+            (self.tell)(lsn, &lines);
+            for i in items {
+                let Some(id) = i.regions.first().and_then(|r| item_id(r)) else { continue };
+                match item::completion(i.kind()) {
+                    Some(done) => self.awaited.insert((done, id)),
+                    None => self.awaited.remove(&(i.kind(), id)),
+                };
+            }
         }
         Ok(())
     }
@@ -74,6 +88,7 @@ pub fn describe_log(devices: &Devices, tell: &mut dyn FnMut(Lsn, &[String])) -> 
     let (g, _) = read_superblock(&devices.data)?;
     let (dev, geo) = devices.log_of(&g)?;
     let state = find_log_state(&dev, &geo)?;
-    uxfs_journal::replay(&*dev, &geo, &state, &mut Teller(tell))?;
-    Ok(LogSummary { head: state.head, tail: state.tail, clean: state.clean, torn: state.torn })
+    let mut teller = Teller { tell, awaited: HashSet::new() };
+    uxfs_journal::replay(&*dev, &geo, &state, &mut teller)?;
+    Ok(LogSummary { head: state.head, tail: state.tail, clean: state.clean, torn: state.torn, unfinished: teller.awaited.len() })
 }

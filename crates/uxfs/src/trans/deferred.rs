@@ -72,14 +72,7 @@ impl IntentItem {
 
     /// The item that says that this one is done.
     pub(super) fn done(&self) -> (Arc<dyn LogItem>, Regions) {
-        let kind = match self.intent.kind {
-            item::EFI => item::EFD,
-            item::BUI => item::BUD,
-            item::RUI => item::RUD,
-            item::ATTRI => item::ATTRD,
-            item::XMI => item::XMD,
-            _ => item::CUD,
-        };
+        let kind = item::completion(self.intent.kind).unwrap_or_default();
         let i = Intent { kind, id: self.intent.id, extents: self.intent.extents.clone() };
         let d = DoneItem { state: ItemState::default(), intent: self.me.clone(), vol: self.vol.clone() };
         (Arc::new(d), vec![i.build()])

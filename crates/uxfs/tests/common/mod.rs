@@ -4,6 +4,7 @@
 
 pub mod counting;
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -106,6 +107,22 @@ impl Image {
         all.push(i.path.to_str().unwrap());
         let o = run(program, &all);
         assert!(o.status.success(), "{}", text(&o));
+        i
+    }
+
+    /// What a device holds.
+    pub fn of(name: &str, dev: &dyn Device) -> Image {
+        let i = Self::empty(name);
+        let file = std::fs::File::create(&i.path).unwrap();
+        file.set_len(dev.size_bytes()).unwrap();
+        let mut piece = vec![0; 64 << 10];
+        for at in (0..dev.size_bytes()).step_by(piece.len()) {
+            let n = piece.len().min((dev.size_bytes() - at) as usize);
+            dev.read(at, &mut piece[..n]).unwrap();
+            if piece[..n].iter().any(|b| *b != 0) {
+                file.write_all_at(&piece[..n], at).unwrap();
+            }
+        }
         i
     }
 
