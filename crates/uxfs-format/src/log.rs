@@ -768,11 +768,14 @@ pub struct ExchangeIntent {
     pub blocks: u64,
     /// See [`exchange_flag`].
     pub flags: u64,
-    /// The sizes that the files are to have, with [`exchange_flag::SIZES`].
+    /// The sizes that the files are to have, with [`exchange_flag::SIZES`]; else [`ExchangeIntent::NO_SIZES`].
     pub sizes: [u64; 2],
 }
 
 impl ExchangeIntent {
+    /// What the kernel writes where sizes stay.
+    pub const NO_SIZES: [u64; 2] = [u64::MAX; 2];
+
     /// Reads an XMI.
     pub fn parse(b: &[u8]) -> Option<ExchangeIntent> {
         let pair = |at: usize| [le64(b, at), le64(b, at + 8)];

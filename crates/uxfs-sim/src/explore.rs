@@ -157,7 +157,7 @@ pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
             },
         }
         if found.damage.last().is_some_and(|d| d.0 == cut) {
-            crate::kernel::keep(&images)?;
+            crate::kernel::keep(&images, &story(j, cut))?;
         }
     }
     Ok(found)
@@ -255,6 +255,17 @@ fn progress(events: &[Event], worker: u32) -> (u64, u64) {
         }
     }
     (began, ended)
+}
+
+/// What the workers had done at a cut.
+fn story(j: &Journey, cut: usize) -> String {
+    let mut text = String::new();
+    for (w, ops) in (j.first..).zip(&j.histories) {
+        let (began, ended) = progress(&j.trace.events[..cut], w);
+        text += &format!("worker {w}: {began} began, {ended} ended\n");
+        ops.iter().take(began as usize).enumerate().for_each(|(n, op)| text += &format!("{n} {op:?}\n"));
+    }
+    text
 }
 
 /// What the checker calls attributes that a crash left half set.

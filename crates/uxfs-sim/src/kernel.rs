@@ -85,17 +85,18 @@ pub fn spill(image: &Memory, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Writes images into files, if `UXFS_KEEP` asks for it, and says where they are.
+/// Writes images, and what was done to them, into files, if `UXFS_KEEP` asks for it, and says where they are.
 ///
 /// # Errors
 /// The files'.
-pub fn keep(images: &[Memory]) -> std::io::Result<()> {
+pub fn keep(images: &[Memory], story: &str) -> std::io::Result<()> {
     if std::env::var_os("UXFS_KEEP").is_none() {
         return Ok(());
     }
     let mut dir = Folder::new()?;
     dir.1 = true;
     println!("as the cut left it: {}", dir.0.display());
+    std::fs::write(dir.0.join("history"), story)?;
     images.iter().enumerate().try_for_each(|(i, m)| spill(m, &dir.0.join(format!("image{i}"))))
 }
 

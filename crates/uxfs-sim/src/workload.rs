@@ -514,9 +514,13 @@ impl Worker<'_> {
     /// Lets two files exchange blocks, or all behind a place.
     fn exchange(&mut self) -> Option<Op> {
         let files = [self.file()?, self.file()?];
-        let places = files.map(|id| (id, self.chance.below(self.size(id) / BLOCK + 1) * BLOCK));
+        let mut places = files.map(|id| (id, self.chance.below(self.size(id) / BLOCK + 1) * BLOCK));
         let most = places.iter().map(|(id, at)| self.size(*id) - at).min()? / BLOCK;
         let len = (most > 0 && self.chance.below(3) > 0).then(|| (1 + self.chance.below(most)) * BLOCK);
+        // The kernel gives each the other's whole size, wherever the rest of it goes.
+        if len.is_none() && self.subject.owns_later() {
+            places = files.map(|id| (id, 0));
+        }
         (files[0] != files[1]).then_some(Op::Exchange { places, len })
     }
 

@@ -56,6 +56,16 @@ fn what_the_kernel_leaves_after_any_cut_is_recovered() {
     }
 }
 
+/// Blocks that the kernel shares, exchanges between files and moves in them.
+#[test]
+fn what_the_kernel_shares_and_moves_is_recovered_after_any_cut() {
+    for seed in 10..if long() { 20 } else { 12 } {
+        let mix = Mix { data: 60, sync: 15, churn: true, clones: true };
+        let shape = Shape { workers: 3, ops: 300, mix, newest: true, seed, ..Shape::default() };
+        assert!(cut("shared blocks", &shape, &plan(seed)) > 3);
+    }
+}
+
 #[test]
 fn the_kernel_s_external_log_is_recovered() {
     assert!(cut("external log", &Shape { external: true, seed: 20, ..Shape::default() }, &plan(20)) > 3);

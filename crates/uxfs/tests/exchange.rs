@@ -208,8 +208,8 @@ fn cut_an_exchange(case: &Case) -> usize {
     interrupted
 }
 
-/// Volumes on which the kernel was stopped within an exchange of files of these blocks; each with what the files held.
-fn interrupted_by_shutdown(name: &str, blocks: [u64; 2], want: usize, judge: &mut dyn FnMut(&Image, [Vec<u8>; 2])) {
+/// Volumes on which the kernel was stopped within an exchange of files of these blocks (with `how`); each with what the files held.
+fn interrupted_by_shutdown(name: &str, blocks: [u64; 2], how: &str, want: usize, judge: &mut dyn FnMut(&Image, [Vec<u8>; 2])) {
     let (mkfs, io) = (newest("mkfs.xfs"), newest("xfs_io"));
     let mut interrupted = 0;
     for attempt in 0..20 {
@@ -222,7 +222,7 @@ fn interrupted_by_shutdown(name: &str, blocks: [u64; 2], want: usize, judge: &mu
             let k = img.kernel_mount();
             let path = |p: &str| k.path(p).to_str().unwrap().to_string();
             let mut child = Command::new(&io)
-                .args(["-x", "-c", &format!("exchangerange {}", path("b")), &path("a")])
+                .args(["-x", "-c", &format!("exchangerange {how} {}", path("b")), &path("a")])
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
@@ -255,19 +255,24 @@ fn ours(img: &Image) -> [Vec<u8>; 2] {
 
 #[test]
 fn an_exchange_that_the_kernel_began_is_finished_as_the_kernel_does() {
-    interrupted_by_shutdown("kernel-exchange", [12_000, 12_000], 2, &mut |img, [a, b]| {
+    let as_the_kernel = |img: &Image, want: [Vec<u8>; 2]| {
         let theirs = img.copy("kernel-exchange-theirs");
-        assert!(ours(img) == [b, a], "the exchange is not whole");
+        assert!(ours(img) == want, "the exchange is not whole");
         let k = theirs.kernel_mount();
         let k = ["a", "b"].map(|n| std::fs::read(k.path(n)).unwrap());
         assert!(ours(img) == k);
+    };
+    interrupted_by_shutdown("kernel-exchange", [12_000, 12_000], "", 2, &mut |img, [a, b]| as_the_kernel(img, [b, a]));
+    let n = 11_900 * BLOCK as usize;
+    interrupted_by_shutdown("kernel-exchange-range", [12_000, 12_000], &format!("-l {n}"), 2, &mut |img, [a, b]| {
+        as_the_kernel(img, [[&b[..n], &a[n..]].concat(), [&a[..n], &b[n..]].concat()]);
     });
 }
 
 #[test]
 fn a_longer_file_keeps_its_end_in_an_exchange_that_the_kernel_began() {
     // The kernel's own recovery (6.18) frees what lies behind the shorter file's old end, so it is no oracle here.
-    interrupted_by_shutdown("kernel-exchange-sizes", [12_000, 11_000], 2, &mut |img, [a, b]| {
+    interrupted_by_shutdown("kernel-exchange-sizes", [12_000, 11_000], "", 2, &mut |img, [a, b]| {
         assert!(ours(img) == [b, a], "the exchange is not whole");
     });
 }

@@ -1,7 +1,7 @@
 //! The kernel's XFS does the work, on loop devices over files that we serve and record.
 
 use super::served::Served;
-use super::{Folder, Undo, loop_device, oracle, said};
+use super::{Folder, Undo, loop_device, newest, oracle, said};
 use crate::model::{Model, TOP};
 use crate::ops::{Made, Op, value};
 use crate::subject::{Done, Subject};
@@ -9,6 +9,7 @@ use crate::workload::{Journey, Shape, Work, log_at, make, options, record, top_n
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Gid, RenameFlags, Uid, XattrFlags};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,6 +32,19 @@ impl Mounted {
 
     fn open(&self, model: &Model, id: u32) -> std::io::Result<File> {
         OpenOptions::new().write(true).open(self.path(model, id))
+    }
+
+    /// Lets `xfs_io` do something to a file with another one, which is named between flags and numbers.
+    fn xfs_io(&self, model: &Model, id: u32, what: &str, flags: &[&str], with: u32, numbers: &[u64]) -> std::io::Result<()> {
+        let numbers: String = numbers.iter().map(|n| format!(" {n}")).collect();
+        // By a name without spaces.
+        let other = OpenOptions::new().read(true).write(true).open(self.path(model, with))?;
+        let name = format!("/proc/{}/fd/{}", std::process::id(), other.as_raw_fd());
+        let command = format!("{what} {} {name}{numbers}", flags.join(" "));
+        let o = oracle(&newest("xfs_io"), &["-c".as_ref(), command.as_ref(), self.path(model, id).as_ref()]);
+        let o = o.map_err(std::io::Error::other)?;
+        // It exits with 0, whatever happened.
+        if o.status.success() && o.stderr.is_empty() { Ok(()) } else { Err(std::io::Error::other(format!("{command}: {}", said(&o)))) }
     }
 
     fn act(&self, model: &Model, op: &Op) -> std::io::Result<()> {
@@ -59,8 +73,30 @@ impl Mounted {
             Op::RemoveAttr { id, name } => rustix::fs::lremovexattr(self.path(model, *id), attr(name))?,
             Op::Chmod { id, mode } => fs::set_permissions(self.path(model, *id), Permissions::from_mode(u32::from(*mode)))?,
             Op::Write { id, at, len, fill } => self.open(model, *id)?.write_all_at(&vec![*fill; *len as usize], *at)?,
-            Op::Clone { .. } | Op::Dedupe { .. } | Op::Exchange { .. } | Op::Shift { .. } => {
-                return Err(std::io::Error::other("this is not among what the kernel is asked for"));
+            // The kernel shares the blocks where it can; else it is a copy, which is as good.
+            Op::Clone { from, to, at, len } => {
+                let (from, to) = (File::open(self.path(model, *from))?, self.open(model, *to)?);
+                let end = at + len;
+                let (mut here, mut there) = (*at, *at);
+                while here < end {
+                    let left = (end - here) as usize;
+                    rustix::fs::copy_file_range(&from, Some(&mut here), &to, Some(&mut there), left)?;
+                }
+            }
+            Op::Dedupe { from, to, len } => self.xfs_io(model, to.0, "dedupe", &[], from.0, &[from.1, to.1, *len])?,
+            Op::Exchange { places: [(a, at), (b, there)], len } => {
+                let (at, there, len) = (at.to_string(), there.to_string(), len.map(|l| l.to_string()));
+                let mut how = vec!["-d", &at, "-s", &there];
+                how.extend(len.iter().flat_map(|l| ["-l", l]));
+                // As ours: all that both had before is durable when it begins, and the exchange when it ends.
+                let both = [self.open(model, *a)?, self.open(model, *b)?];
+                both.iter().try_for_each(File::sync_all)?;
+                self.xfs_io(model, *a, "exchangerange", &how, *b, &[])?;
+                both.iter().try_for_each(File::sync_all)?;
+            }
+            Op::Shift { id, at, len, out } => {
+                let how = if *out { FallocateFlags::COLLAPSE_RANGE } else { FallocateFlags::INSERT_RANGE };
+                rustix::fs::fallocate(self.open(model, *id)?, how, *at, *len)?;
             }
             Op::Zero { id, at, len, hole } => {
                 let how = if *hole { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::ZERO_RANGE };

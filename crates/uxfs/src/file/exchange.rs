@@ -77,7 +77,7 @@ pub fn exchange(files: &Arc<Files>, places: [Place<'_>; 2], len: Option<u64>) ->
         offsets: offsets.map(|o| o / bs),
         blocks: bytes.div_ceil(bs),
         flags: 0,
-        sizes: [0; 2],
+        sizes: ExchangeIntent::NO_SIZES,
     };
     let _one = states[one].claims.all();
     let _other = (!same_file).then(|| states[other].claims.all());
@@ -131,7 +131,8 @@ pub fn finish_exchange(
     if x.flags & exchange_flag::ATTR != 0 || inodes.iter().any(|i| i.core().kind() != mode::REG) {
         return Err(Error::Unsupported { what: "recovering an exchange of other mappings than files' data".into() });
     }
-    if x.offsets.iter().any(|o| o.checked_add(x.blocks).is_none_or(|e| e > most)) || x.sizes.iter().any(|s| *s > MAX_SIZE) {
+    let sized = x.flags & exchange_flag::SIZES != 0;
+    if x.offsets.iter().any(|o| o.checked_add(x.blocks).is_none_or(|e| e > most)) || sized && x.sizes.iter().any(|s| *s > MAX_SIZE) {
         return Err(vol.corrupt(inodes[0].ino, "was to exchange mappings that no file can have"));
     }
     let mut tp = begin(reservation(&vol), 4 * vol.res.write_blocks)?;
