@@ -18,6 +18,7 @@ use crate::map;
 use crate::trans::Trans;
 use crate::volume::Volume;
 use std::sync::Arc;
+use uxfs_format::Kind;
 use uxfs_format::attr::{MAX_NAME, MAX_VALUE, entry_hash, flag, is_local, remote_blocks};
 use uxfs_format::inode::{Format, mode};
 use uxfs_format::log::ino_field;
@@ -312,7 +313,7 @@ pub fn drop_all_hidden(inode: &Arc<Inode>) -> Result<()> {
 /// Goes back to short form, or to an empty fork, if one leaf is left and all fits into the inode.
 fn shrink(tp: &mut Trans, inode: &Arc<Inode>) -> Result<()> {
     let t = tree(inode);
-    let b = t.read(tp, 0, uxfs_format::Kind::DaAny)?;
+    let b = t.read(tp, 0, Kind::DaAny)?;
     if uxfs_format::da::magic(&b.data()) != uxfs_format::da::ATTR_LEAF_MAGIC {
         return Ok(());
     }
@@ -418,17 +419,24 @@ pub fn inactivate(inode: &Arc<Inode>) -> Result<()> {
     let _i = inode.lock();
     map::load(inode, Which::Attr)?;
     inode.log(&mut tp, 0)?;
-    // Blocks of the tree may be in the log: their images must not come back over whatever is there next.
-    leaf::invalidate_all(&tree(inode), &mut tp)?;
-    loop {
-        let done = map::unmap(&mut tp, inode, Which::Attr, 0, u64::MAX, 1)?;
-        tp.finish_deferred()?;
-        if done {
-            break;
+    let t = tree(inode);
+    if inode.data().attr.end() > 1 {
+        // Blocks of the tree may be in the log: their images must not come back over whatever is there next.
+        leaf::empty(&t, &mut tp)?;
+        loop {
+            let done = map::unmap(&mut tp, inode, Which::Attr, 1, u64::MAX, 1)?;
+            tp.finish_deferred()?;
+            tp.roll()?;
+            inode.log(&mut tp, 0)?;
+            if done {
+                break;
+            }
         }
-        tp.roll()?;
-        inode.log(&mut tp, 0)?;
     }
+    if let Some(root) = t.new_buf(&mut tp, 0, Kind::AttrLeaf) {
+        t.drop_block(&mut tp, 0, &root)?;
+    }
+    tp.finish_deferred()?;
     {
         let mut d = inode.data();
         d.core.forkoff = 0;

@@ -111,8 +111,12 @@ impl DaFork {
             }?;
             done += e.len;
         }
-        let maps = self.maps(block).ok_or_else(|| self.corrupt("lost a block that was just mapped"))?;
-        Ok(tp.get_buf(&maps, kind))
+        self.new_buf(tp, block, kind).ok_or_else(|| self.corrupt("lost a block that was just mapped"))
+    }
+
+    /// A zeroed buffer for a block, whatever it holds; `None` where no block is mapped.
+    pub fn new_buf(&self, tp: &mut Trans, block: u32, kind: Kind) -> Option<Buf> {
+        Some(tp.get_buf(&self.maps(block)?, kind))
     }
 
     /// First unmapped block from `from` on.

@@ -133,15 +133,28 @@ fn put(b: &mut [u8], all: &[Owned]) {
 /// Makes the first leaf.
 pub(super) fn create(t: &DaFork, tp: &mut Trans, mut all: Vec<Owned>) -> Result<()> {
     let b = t.add(tp, 0, Kind::AttrLeaf)?;
-    let vol = tp.vol.clone();
     all.sort_by_key(Owned::hash);
+    write_new(t, tp, &b, &all);
+    Ok(())
+}
+
+fn write_new(t: &DaFork, tp: &mut Trans, b: &Buf, all: &[Owned]) {
+    let vol = tp.vol.clone();
     {
         let mut d = b.data_mut();
         da::init(&mut d, da::ATTR_LEAF_MAGIC, b.daddr(), t.inode.ino, &vol.geo);
-        put(&mut d, &all);
+        put(&mut d, all);
     }
-    tp.log_all(&b);
-    Ok(())
+    tp.log_all(b);
+}
+
+/// Makes an empty leaf of the root, whatever it was, and says of all other blocks of the tree that they are freed, in links. After a
+/// crash the kernel reads the tree from the root on: what that leads to must be there until the root itself goes.
+pub(super) fn empty(t: &DaFork, tp: &mut Trans) -> Result<()> {
+    if let Some(root) = t.new_buf(tp, 0, Kind::AttrLeaf) {
+        write_new(t, tp, &root, &[]);
+    }
+    invalidate_all(t, tp)
 }
 
 /// Finds an attribute that is `hidden`, or one that is not: the path to its leaf, and the entry.
@@ -231,12 +244,12 @@ pub(super) fn set_local(t: &DaFork, tp: &mut Trans, key: Key<'_>, value: &[u8]) 
     remote::free(tp, &t.inode.clone(), &old)
 }
 
-/// Says of all blocks of the tree that they are freed. Remote values were never logged.
-pub(super) fn invalidate_all(t: &DaFork, tp: &mut Trans) -> Result<()> {
+/// Says of all blocks of the tree but the root that they are freed. Remote values were never logged.
+fn invalidate_all(t: &DaFork, tp: &mut Trans) -> Result<()> {
     let inode: Arc<Inode> = t.inode.clone();
     let blocks: Vec<u64> = {
         let d = inode.data();
-        d.fork(Which::Attr).extents.values().flat_map(|e| e.off.0..e.end()).collect()
+        d.fork(Which::Attr).extents.values().flat_map(|e| e.off.0.max(1)..e.end()).collect()
     };
     let mut in_link = 0;
     for off in blocks {
