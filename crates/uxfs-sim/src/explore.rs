@@ -1,7 +1,7 @@
 //! Cuts a recorded workload in many places, recovers what is left, and holds it against the model.
 
 use crate::model::{Data, Model, Node, look};
-use crate::workload::{Journey, mark, options, second_life, top_name};
+use crate::workload::{Form, Journey, mark, options, second_life, top_name};
 use std::collections::HashSet;
 use std::sync::Arc;
 use uxfs::{Devices, Fs};
@@ -68,9 +68,11 @@ impl Findings {
     }
 }
 
-/// What the kernel takes for granted is written whole: it does not replay onto a block that bears the position already, also if
-/// its checksum is wrong.
-const KERNEL_TEAR: usize = 4096;
+/// Bytes that the kernel takes for granted are written whole: it does not replay onto a block that bears the position already, also
+/// if its checksum is wrong.
+fn kernel_tear(form: &Form) -> usize {
+    form.block.max(form.dir_block).max(4096) as usize
+}
 
 /// Of cuts that leave intents, the kernel recovers one in so many: how it finishes ours is its own.
 const INTENTS: u64 = 4;
@@ -93,6 +95,7 @@ pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
             _ => j.ready + chance.below((j.trace.events.len() - j.ready) as u64 + 1) as usize,
         });
     }
+    let whole_blocks = kernel_tear(&j.shape.form);
     let every = |n: usize, one_in: usize| one_in > 0 && n % one_in == one_in - 1;
     let mut found = Findings::default();
     // It cannot print records with long headers across the log's end.
@@ -110,10 +113,10 @@ pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
         let log_first = n >= at_flushes && n % 8 < 5;
         let mut fate = Fate::new(&chance, n, log_first);
         let mut by_kernel = every(n, plan.kernel);
-        let tear = if by_kernel { plan.tear.max(KERNEL_TEAR) } else { plan.tear };
+        let tear = if by_kernel { plan.tear.max(whole_blocks) } else { plan.tear };
         let images = j.trace.images_at(cut, tear, &mut |dev, offset, sectors| fate.of(j.is_log(dev, offset), sectors))?;
         found.cuts += 1;
-        if plan.kernel > 0 && tear >= KERNEL_TEAR && !j.by_kernel && unfinished(&images) {
+        if plan.kernel > 0 && tear >= whole_blocks && !j.by_kernel && unfinished(&images) {
             by_kernel |= chance.below(INTENTS) == 0;
             found.intents += usize::from(by_kernel);
         }

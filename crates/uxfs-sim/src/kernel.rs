@@ -60,9 +60,12 @@ fn oracle(program: &str, args: &[&OsStr]) -> Result<Output, String> {
     out.map_err(|e| format!("{program}: {e}; install it with: cargo xtask tools"))
 }
 
+/// The beginning of what a program said, without what `xfs_repair` always says.
 fn said(o: &Output) -> String {
     let text = format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
-    text.lines().take(6).collect::<Vec<_>>().join(" | ")
+    let always =
+        ["Phase ", "        - ", "No modify flag set", "Cannot get host filesystem geometry", "Repair may fail", "the image and the host"];
+    text.lines().filter(|l| !always.iter().any(|a| l.starts_with(a))).take(6).collect::<Vec<_>>().join(" | ")
 }
 
 const CHUNK: usize = 1 << 20;

@@ -20,4 +20,4 @@ pub use model::{Data, Model};
 pub use ops::{Made, Op};
 pub use shrink::shrink;
 pub use subject::Subject;
-pub use workload::{Journey, Mix, Shape, replay, run};
+pub use workload::{Form, Journey, Mix, Shape, replay, run};

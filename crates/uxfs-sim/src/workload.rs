@@ -28,6 +28,8 @@ pub struct Shape {
     pub mix: Mix,
     /// With all that mkfs.xfs 7.2 turns on: reverse mappings and parent pointers above all. Else as 6.1 makes it.
     pub newest: bool,
+    /// How large things on the volume are.
+    pub form: Form,
     /// Bytes that are free at the start, in small pieces all over the volume; `None` for all of it.
     pub room: Option<u64>,
     /// The log has a device of its own.
@@ -55,6 +57,7 @@ impl Default for Shape {
             ops: 500,
             mix: Mix { data: 40, sync: 15, churn: true, clones: false },
             newest: false,
+            form: Form::default(),
             room: None,
             external: false,
             journal: JournalConfig::default(),
@@ -63,6 +66,28 @@ impl Default for Shape {
             timing: None,
             seed: 0,
         }
+    }
+}
+
+/// Bytes of what a volume is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    /// A block.
+    pub block: u32,
+    /// A block of a directory.
+    pub dir_block: u32,
+    /// An inode.
+    pub inode: u32,
+    /// A sector.
+    pub sector: u32,
+    /// What goes to one disk of a stripe, and what records of the log are rounded to; 0 for none.
+    pub stripe: u32,
+}
+
+impl Default for Form {
+    /// As mkfs.xfs makes volumes.
+    fn default() -> Form {
+        Form { block: 4096, dir_block: 4096, inode: 512, sector: 512, stripe: 0 }
     }
 }
 
@@ -188,6 +213,13 @@ pub(crate) fn make(shape: &Shape) -> Result<Vec<Memory>, String> {
         log_size: shape.log,
         log_device: shape.external.then_some(log_bytes),
         least_log: shape.log.is_none(),
+        block: shape.form.block,
+        dir_block: Some(shape.form.dir_block),
+        inode: shape.form.inode,
+        sector: shape.form.sector,
+        stripe_unit: shape.form.stripe,
+        stripe_width: 2 * shape.form.stripe,
+        log_unit: (shape.form.stripe > 0).then_some(shape.form.stripe),
         features: if shape.newest { Features::NEWEST } else { Features::V6_1 },
         ..uxfs_mkfs::Options::new(shape.size, [7; 16])
     };
@@ -271,16 +303,17 @@ const FILLER: &[u8] = b"filler";
 
 /// Fills a volume with a file, and punches holes into that until `room` bytes are free.
 fn fill(fs: &Fs, room: u64, seed: u64) -> uxfs::Result<()> {
+    let block = u64::from(fs.geometry().blocksize);
     let f = fs.create(fs.root(), FILLER, Make { mode: 0o100_600, uid: 0, gid: 0, rdev: (0, 0), umask: 0 })?.ino;
-    let (free, chance) = (|| fs.statfs().free * BLOCK, Chance::seeded(seed));
+    let (free, chance) = (|| fs.statfs().free * block, Chance::seeded(seed));
     let all = free();
     let mut size = all;
     // The last blocks go to the tree that maps it.
     while let Err(uxfs::Error::NoSpace) = fs.fallocate(f, Allocate::Reserve { keep_size: false }, 0, size) {
-        size -= BLOCK;
+        size -= block;
     }
     while free() < room.min(all) {
-        fs.fallocate(f, Allocate::Punch, chance.below(size / BLOCK) * BLOCK, (1 + chance.below(12)) * BLOCK)?;
+        fs.fallocate(f, Allocate::Punch, chance.below(size / block) * block, (1 + chance.below(12)) * block)?;
     }
     fs.sync()
 }
@@ -330,8 +363,6 @@ struct Worker<'a> {
 
 /// Longest file of a workload, in bytes.
 const LONGEST: u64 = 200_000;
-/// Bytes that blocks are shared in.
-const BLOCK: u64 = 4096;
 
 impl Worker<'_> {
     fn work(mut self, work: Work<'_>) -> Result<(Model, Vec<Op>), String> {
@@ -390,6 +421,10 @@ impl Worker<'_> {
         Some((d, n.clone(), *id))
     }
 
+    fn block(&self) -> u64 {
+        u64::from(self.shape.form.block)
+    }
+
     fn size(&self, id: u32) -> u64 {
         self.model.nodes[&id].data.size
     }
@@ -419,7 +454,7 @@ impl Worker<'_> {
             0..8 => Some(self.make(Made::File)),
             8 | 9 => Some(self.make(Made::Dir)),
             10 => {
-                let target = format!("target{}", "/x".repeat(self.chance.below(400) as usize));
+                let target = format!("target{}", "/x".repeat(self.chance.below(509) as usize));
                 Some(self.make(Made::Link(target)))
             }
             11 => {
@@ -472,11 +507,12 @@ impl Worker<'_> {
     }
 
     fn write(&mut self, n: u64) -> Option<Op> {
+        let block = self.block();
         let id = self.file()?;
         let at = if self.chance.below(2) == 0 { self.size(id) } else { self.chance.below(LONGEST / 2) }.min(LONGEST);
         let len = 1 + self.chance.below(if self.chance.below(4) == 0 { 60_000 } else { 5000 });
         // Whole blocks are kept as they are by whoever takes them.
-        let (at, len) = if self.chance.below(4) == 0 { (at / BLOCK * BLOCK, len.next_multiple_of(BLOCK)) } else { (at, len) };
+        let (at, len) = if self.chance.below(4) == 0 { (at / block * block, len.next_multiple_of(block)) } else { (at, len) };
         // Where blocks are shared, some are the same.
         let kinds = if self.shape.mix.clones && self.chance.below(3) == 0 { 3 } else { 255 };
         Some(Op::Write { id, at, len, fill: 1 + (n % kinds) as u8 })
@@ -484,23 +520,25 @@ impl Worker<'_> {
 
     /// Lets a file share blocks of another one, or all that it has.
     fn clone_blocks(&mut self) -> Option<Op> {
+        let block = self.block();
         let (from, to) = (self.file()?, self.file()?);
         let (size, over) = (self.size(from), self.size(to));
         if from == to || size == 0 {
             return None;
         }
-        let at = self.chance.below(size.div_ceil(BLOCK)) * BLOCK;
-        let some = ((1 + self.chance.below(12)) * BLOCK).min(size - at);
+        let at = self.chance.below(size.div_ceil(block)) * block;
+        let some = ((1 + self.chance.below(12)) * block).min(size - at);
         // Up to the end of the source only where that is the end of the other, too.
-        let len = if some == size - at && size < over { some / BLOCK * BLOCK } else { some };
+        let len = if some == size - at && size < over { some / block * block } else { some };
         Some(Op::Clone { from, to, at, len })
     }
 
     /// Lets a file share blocks of another one that are the same already.
     fn dedupe(&mut self) -> Option<Op> {
+        let block = self.block();
         let (from, to) = (self.file()?, self.file()?);
         let [a, b] = [from, to].map(|id| self.model.nodes[&id].data.content());
-        let [a, b] = [&a, &b].map(|c| c.chunks_exact(BLOCK as usize).collect::<Vec<_>>());
+        let [a, b] = [&a, &b].map(|c| c.chunks_exact(block as usize).collect::<Vec<_>>());
         if from == to || a.is_empty() {
             return None;
         }
@@ -508,15 +546,16 @@ impl Worker<'_> {
         let same: Vec<usize> = (0..b.len()).filter(|i| b[*i] == a[at]).collect();
         let there = *same.get(self.chance.below(same.len().max(1) as u64) as usize)?;
         let blocks = a[at..].iter().zip(&b[there..]).take_while(|(x, y)| x == y).count() as u64;
-        Some(Op::Dedupe { from: (from, at as u64 * BLOCK), to: (to, there as u64 * BLOCK), len: blocks * BLOCK })
+        Some(Op::Dedupe { from: (from, at as u64 * block), to: (to, there as u64 * block), len: blocks * block })
     }
 
     /// Lets two files exchange blocks, or all behind a place.
     fn exchange(&mut self) -> Option<Op> {
+        let block = self.block();
         let files = [self.file()?, self.file()?];
-        let mut places = files.map(|id| (id, self.chance.below(self.size(id) / BLOCK + 1) * BLOCK));
-        let most = places.iter().map(|(id, at)| self.size(*id) - at).min()? / BLOCK;
-        let len = (most > 0 && self.chance.below(3) > 0).then(|| (1 + self.chance.below(most)) * BLOCK);
+        let mut places = files.map(|id| (id, self.chance.below(self.size(id) / block + 1) * block));
+        let most = places.iter().map(|(id, at)| self.size(*id) - at).min()? / block;
+        let len = (most > 0 && self.chance.below(3) > 0).then(|| (1 + self.chance.below(most)) * block);
         // The kernel gives each the other's whole size, wherever the rest of it goes.
         if len.is_none() && self.subject.owns_later() {
             places = files.map(|id| (id, 0));
@@ -526,11 +565,12 @@ impl Worker<'_> {
 
     /// Takes blocks out of a file, or puts some in.
     fn shift(&mut self) -> Option<Op> {
+        let block = self.block();
         let id = self.file()?;
-        let (size, len) = (self.size(id), (1 + self.chance.below(8)) * BLOCK);
+        let (size, len) = (self.size(id), (1 + self.chance.below(8)) * block);
         let out = size > LONGEST / 2 || self.chance.below(2) == 0;
         let most = size.checked_sub(1 + if out { len } else { 0 })?;
-        Some(Op::Shift { id, at: self.chance.below(most / BLOCK + 1) * BLOCK, len, out })
+        Some(Op::Shift { id, at: self.chance.below(most / block + 1) * block, len, out })
     }
 
     /// Zeroes a range, as a hole or with blocks, or reserves blocks behind the end.

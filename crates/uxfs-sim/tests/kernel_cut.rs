@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use uxfs::JournalConfig;
 use uxfs_device::timed::{NVME, Timing};
-use uxfs_sim::{Mix, Plan, Shape, explore, kernel};
+use uxfs_sim::{Form, Mix, Plan, Shape, explore, kernel};
 
 const MIB: u64 = 1 << 20;
 
@@ -63,6 +63,21 @@ fn what_the_kernel_shares_and_moves_is_recovered_after_any_cut() {
         let mix = Mix { data: 60, sync: 15, churn: true, clones: true };
         let shape = Shape { workers: 3, ops: 300, mix, newest: true, seed, ..Shape::default() };
         assert!(cut("shared blocks", &shape, &plan(seed)) > 3);
+    }
+}
+
+/// Blocks smaller and larger than pages, large directories and inodes, records rounded to stripes.
+#[test]
+fn what_the_kernel_leaves_on_volumes_of_other_forms_is_recovered() {
+    let form = |block, dir_block, inode, stripe| Form { block, dir_block, inode, sector: 512, stripe };
+    let forms =
+        [form(1024, 4096, 512, 0), form(2048, 16_384, 1024, 32 << 10), form(16_384, 16_384, 2048, 0), form(65_536, 65_536, 512, 65_536)];
+    for (seed, form) in (60..).zip(forms) {
+        let mix = Mix { data: 40, sync: 15, churn: true, clones: true };
+        let size = if form.block > 4096 { 640 } else { 128 } * MIB;
+        let journal = JournalConfig { bufsize: 64 << 10, ..JournalConfig::default() };
+        let shape = Shape { size, workers: 3, ops: 200, mix, newest: seed % 2 == 1, form, journal, seed, ..Shape::default() };
+        assert!(cut("other forms", &shape, &plan(seed)) > 3);
     }
 }
 

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use uxfs::{AttrName, CheckpointLimit, Fs, JournalConfig, JournalFlush, Make, Options, SetMode};
 use uxfs_device::timed::{NVME, Timing};
 use uxfs_device::{Device, DeviceRef, Memory, Recorder, Trace, WriteFlags};
@@ -11,7 +11,7 @@ use uxfs_format::log::BufFormat;
 use uxfs_format::{DiskAddr, Geometry, Kind, Lsn, attr};
 use uxfs_journal::{Commit, ItemState, Journal, LogGeometry, LogItem, Push, Regions, find_log_state};
 use uxfs_mkfs::Features;
-use uxfs_sim::{Data, Findings, Journey, Mix, Op, Plan, Shape, explore, run};
+use uxfs_sim::{Data, Findings, Form, Journey, Mix, Op, Plan, Shape, explore, run};
 use uxfs_sync::Chance;
 use zerocopy::IntoBytes;
 
@@ -394,6 +394,60 @@ fn hidden_attributes_are_gone_after_any_cut_in_their_recovery() {
     assert!(forgotten.iter().any(|d| d.contains("attribute-hidden")), "{forgotten:?}");
 }
 
+/// Removes a file with a tree of attributes in many pieces, with the links of that in many checkpoints, and lets the kernel recover
+/// what cuts within leave. Says how many those were.
+fn cut_a_removal_with_attributes() -> usize {
+    let base: DeviceRef = Arc::new(Memory::new(64 * MIB));
+    uxfs_mkfs::format(&*base, &uxfs_mkfs::Options::new(64 * MIB, [4; 16])).unwrap();
+    let open = |dev: DeviceRef| Fs::open(dev, Options { commit: 0, ..Options::default() }).unwrap();
+    let fs = open(base.clone());
+    let make = |name: &[u8]| fs.create(fs.root(), name, Make { mode: 0o100_644, uid: 0, gid: 0, rdev: (0, 0), umask: 0 }).unwrap().ino;
+    let files = [make(b"goes"), make(b"stays")];
+    for n in 0..1500 {
+        let name = format!("name {n}");
+        // A value in blocks of its own now and then.
+        let value = vec![b'v'; if n % 50 == 0 { 5000 } else { 200 }];
+        files.iter().for_each(|f| fs.set_attr(*f, AttrName { namespace: 0, name: name.as_bytes() }, &value, SetMode::Any).unwrap());
+    }
+    fs.unmount().unwrap();
+    let recorder = Arc::new(Recorder::new(base).unwrap());
+    let fs = open(recorder.clone());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !done.load(Ordering::Acquire) {
+                fs.sync().unwrap();
+            }
+        });
+        fs.unlink(fs.root(), b"goes").unwrap();
+        done.store(true, Ordering::Release);
+    });
+    drop(fs);
+    let trace = recorder.trace();
+    let mut within = 0;
+    for cut in trace.flush_ends() {
+        let image = Arc::new(trace.image_at(cut, 4096, &mut |_, parts| vec![true; parts]).unwrap());
+        let dev: DeviceRef = image.clone();
+        if within < 8 && uxfs::describe_log(&dev.into(), &mut |_, _| {}).unwrap().unfinished > 0 {
+            within += 1;
+            let left = uxfs_sim::kernel::recover(&[image.fork()], false).unwrap_or_else(|e| panic!("cut {cut}: {e}"));
+            let report = uxfs_check::check(&left[0]).unwrap();
+            assert!(report.findings.is_empty(), "cut {cut}: {:?}", report.findings[0]);
+        }
+    }
+    within
+}
+
+/// How many cuts lie within is left to the scheduler.
+#[test]
+fn attributes_of_a_removed_file_are_freed_in_the_kernel_s_recovery_too() {
+    let mut within = Vec::new();
+    while within.iter().sum::<usize>() < 8 {
+        assert!(within.len() < 20, "only {within:?} cuts lie within the removal");
+        within.push(cut_a_removal_with_attributes());
+    }
+}
+
 /// A workload of any kind: everything that can be chosen is left to the seed.
 fn any_shape(seed: u64) -> Shape {
     let c = Chance::seeded(seed);
@@ -409,7 +463,7 @@ fn any_shape(seed: u64) -> Shape {
     // Some go on until the log wraps.
     let many = c.below(6) == 0;
     let data = if many { 0 } else { c.below(60) };
-    Shape {
+    let shape = Shape {
         agcount: if many { 1 } else { 1 + c.below(4) as u32 },
         size: if many { 64 * MIB } else { 96 * MIB },
         workers: if many { 4 } else { 1 + c.below(4) as u32 },
@@ -424,7 +478,28 @@ fn any_shape(seed: u64) -> Shape {
         room: (!many && c.below(4) == 0).then(|| (MIB / 4) << c.below(5)),
         seed,
         ..Shape::default()
+    };
+    match c.below(2) {
+        0 => shape,
+        _ => of_any_form(shape, &c),
     }
+}
+
+/// The same on a volume of blocks, directories, inodes, sectors and stripes of any size.
+fn of_any_form(shape: Shape, c: &Chance) -> Shape {
+    let block = 1024u32 << c.below(7);
+    let least_dir = block.max(4096);
+    let form = Form {
+        block,
+        dir_block: least_dir << c.below(u64::from((65_536 / least_dir).ilog2()) + 1),
+        inode: 512 << c.below(u64::from((block / 1024).ilog2().min(2)) + 1),
+        sector: if block >= 4096 && c.below(3) == 0 { 4096 } else { 512 },
+        stripe: if c.below(3) == 0 { block.max(32 << 10) } else { 0 },
+    };
+    let large = form.dir_block > 16 << 10;
+    // What creating one name in the largest directory sets aside must be there.
+    let room = shape.room.map(|r| r * u64::from(block / 4096).max(1) + 32 * u64::from(form.dir_block));
+    Shape { size: if large { 640 * MIB } else { 128 * MIB }, room, form, ..shape }
 }
 
 /// Random workloads until recovery has led to so many different images: 5 000, or 200 000 with `cargo xtask power-cut --long`.
