@@ -426,9 +426,12 @@ fn cut_a_removal_with_attributes() -> usize {
     let trace = recorder.trace();
     let mut within = 0;
     for cut in trace.flush_ends() {
+        if within == 8 {
+            break;
+        }
         let image = Arc::new(trace.image_at(cut, 4096, &mut |_, parts| vec![true; parts]).unwrap());
         let dev: DeviceRef = image.clone();
-        if within < 8 && uxfs::describe_log(&dev.into(), &mut |_, _| {}).unwrap().unfinished > 0 {
+        if uxfs::describe_log(&dev.into(), &mut |_, _| {}).unwrap().unfinished > 0 {
             within += 1;
             let left = uxfs_sim::kernel::recover(&[image.fork()], false).unwrap_or_else(|e| panic!("cut {cut}: {e}"));
             let report = uxfs_check::check(&left[0]).unwrap();
@@ -479,10 +482,7 @@ fn any_shape(seed: u64) -> Shape {
         seed,
         ..Shape::default()
     };
-    match c.below(2) {
-        0 => shape,
-        _ => of_any_form(shape, &c),
-    }
+    if half() { shape } else { of_any_form(shape, &c) }
 }
 
 /// The same on a volume of blocks, directories, inodes, sectors and stripes of any size.

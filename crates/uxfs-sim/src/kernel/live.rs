@@ -80,7 +80,9 @@ impl Mounted {
                 let (mut here, mut there) = (*at, *at);
                 while here < end {
                     let left = (end - here) as usize;
-                    rustix::fs::copy_file_range(&from, Some(&mut here), &to, Some(&mut there), left)?;
+                    if rustix::fs::copy_file_range(&from, Some(&mut here), &to, Some(&mut there), left)? == 0 {
+                        return Err(std::io::ErrorKind::UnexpectedEof.into());
+                    }
                 }
             }
             Op::Dedupe { from, to, len } => self.xfs_io(model, to.0, "dedupe", &[], from.0, &[from.1, to.1, *len])?,

@@ -138,18 +138,18 @@ pub(super) fn create(t: &DaFork, tp: &mut Trans, mut all: Vec<Owned>) -> Result<
     Ok(())
 }
 
+/// Writes a leaf anew, with these entries in the order of their hashes.
 fn write_new(t: &DaFork, tp: &mut Trans, b: &Buf, all: &[Owned]) {
-    let vol = tp.vol.clone();
     {
         let mut d = b.data_mut();
-        da::init(&mut d, da::ATTR_LEAF_MAGIC, b.daddr(), t.inode.ino, &vol.geo);
+        da::init(&mut d, da::ATTR_LEAF_MAGIC, b.daddr(), t.inode.ino, &tp.vol.geo);
         put(&mut d, all);
     }
     tp.log_all(b);
 }
 
 /// Makes an empty leaf of the root, whatever it was, and says of all other blocks of the tree that they are freed, in links. After a
-/// crash the kernel reads the tree from the root on: what that leads to must be there until the root itself goes.
+/// crash the kernel reads the tree from the root on: it must lead to nothing that is gone already.
 pub(super) fn empty(t: &DaFork, tp: &mut Trans) -> Result<()> {
     if let Some(root) = t.new_buf(tp, 0, Kind::AttrLeaf) {
         write_new(t, tp, &root, &[]);
