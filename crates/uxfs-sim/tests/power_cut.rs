@@ -1,9 +1,10 @@
 //! Workloads are cut in many places; what recovery makes of it is sound and what was promised.
 
 use parking_lot::Mutex;
+use std::cell::RefCell;
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use uxfs::{AttrName, CheckpointLimit, Fs, JournalConfig, JournalFlush, Make, Options, SetMode};
 use uxfs_device::timed::{NVME, Timing};
 use uxfs_device::{Device, DeviceRef, Memory, Recorder, Trace, WriteFlags};
@@ -12,7 +13,7 @@ use uxfs_format::{DiskAddr, Geometry, Kind, Lsn, attr};
 use uxfs_journal::{Commit, ItemState, Journal, LogGeometry, LogItem, Push, Regions, find_log_state};
 use uxfs_mkfs::Features;
 use uxfs_sim::{Data, Findings, Form, Journey, Mix, Op, Plan, Shape, explore, run};
-use uxfs_sync::Chance;
+use uxfs_sync::{BlockingHook, Chance, install_blocking_hook};
 use zerocopy::IntoBytes;
 
 const MIB: u64 = 1 << 20;
@@ -394,9 +395,26 @@ fn hidden_attributes_are_gone_after_any_cut_in_their_recovery() {
     assert!(forgotten.iter().any(|d| d.contains("attribute-hidden")), "{forgotten:?}");
 }
 
-/// Removes a file with a tree of attributes in many pieces, with the links of that in many checkpoints, and lets the kernel recover
-/// what cuts within leave. Says how many those were.
-fn cut_a_removal_with_attributes() -> usize {
+thread_local! {
+    /// What this thread does at each step of what it calls.
+    static EACH_STEP: RefCell<Box<dyn Fn()>> = RefCell::new(Box::new(|| {}));
+}
+
+struct Steps;
+
+impl BlockingHook for Steps {
+    fn enter(&self) {}
+    fn leave(&self) {}
+    fn step(&self) {
+        EACH_STEP.with_borrow(|f| f());
+    }
+}
+
+/// Removes a file with a tree of attributes in many pieces, with each link of that in a checkpoint of its own, and lets the kernel
+/// recover what cuts within leave.
+#[test]
+fn attributes_of_a_removed_file_are_freed_in_the_kernel_s_recovery_too() {
+    install_blocking_hook(Box::new(Steps));
     let base: DeviceRef = Arc::new(Memory::new(64 * MIB));
     uxfs_mkfs::format(&*base, &uxfs_mkfs::Options::new(64 * MIB, [4; 16])).unwrap();
     let open = |dev: DeviceRef| Fs::open(dev, Options { commit: 0, ..Options::default() }).unwrap();
@@ -412,42 +430,33 @@ fn cut_a_removal_with_attributes() -> usize {
     fs.unmount().unwrap();
     let recorder = Arc::new(Recorder::new(base).unwrap());
     let fs = open(recorder.clone());
-    let done = AtomicBool::new(false);
     std::thread::scope(|s| {
-        s.spawn(|| {
-            while !done.load(Ordering::Acquire) {
+        let ((step, steps), (synced, syncs)) = (mpsc::channel(), mpsc::channel());
+        let fs = &fs;
+        s.spawn(move || {
+            for () in steps {
                 fs.sync().unwrap();
+                synced.send(()).unwrap();
             }
         });
+        EACH_STEP.set(Box::new(move || {
+            step.send(()).unwrap();
+            syncs.recv().unwrap();
+        }));
         fs.unlink(fs.root(), b"goes").unwrap();
-        done.store(true, Ordering::Release);
+        EACH_STEP.set(Box::new(|| {}));
     });
     drop(fs);
     let trace = recorder.trace();
-    let mut within = 0;
-    for cut in trace.flush_ends() {
-        if within == 8 {
-            break;
-        }
-        let image = Arc::new(trace.image_at(cut, 4096, &mut |_, parts| vec![true; parts]).unwrap());
-        let dev: DeviceRef = image.clone();
-        if uxfs::describe_log(&dev.into(), &mut |_, _| {}).unwrap().unfinished > 0 {
-            within += 1;
-            let left = uxfs_sim::kernel::recover(&[image.fork()], false).unwrap_or_else(|e| panic!("cut {cut}: {e}"));
-            let report = uxfs_check::check(&left[0]).unwrap();
-            assert!(report.findings.is_empty(), "cut {cut}: {:?}", report.findings[0]);
-        }
-    }
-    within
-}
-
-/// How many cuts lie within is left to the scheduler.
-#[test]
-fn attributes_of_a_removed_file_are_freed_in_the_kernel_s_recovery_too() {
-    let mut within = Vec::new();
-    while within.iter().sum::<usize>() < 8 {
-        assert!(within.len() < 20, "only {within:?} cuts lie within the removal");
-        within.push(cut_a_removal_with_attributes());
+    let images = trace.flush_ends().into_iter().map(|cut| Arc::new(trace.image_at(cut, 4096, &mut |_, parts| vec![true; parts]).unwrap()));
+    let unfinished = |i: &Arc<Memory>| uxfs::describe_log(&(i.clone() as DeviceRef).into(), &mut |_, _| {}).unwrap().unfinished > 0;
+    let within: Vec<_> = images.filter(unfinished).collect();
+    println!("{} cuts lie within the removal", within.len());
+    assert!(within.len() >= 8);
+    for image in within.iter().step_by(within.len() / 8) {
+        let left = uxfs_sim::kernel::recover(&[image.fork()], false).unwrap();
+        let report = uxfs_check::check(&left[0]).unwrap();
+        assert!(report.findings.is_empty(), "{:?}", report.findings[0]);
     }
 }
 
