@@ -19,7 +19,7 @@ mod withheld;
 
 pub use faulty::Faulty;
 pub use file::{FileDevice, Host, OpenMode};
-pub use memory::Memory;
+pub use memory::{Memory, save};
 pub use overlay::Overlay;
 pub use partition::{Partition, find_partition};
 pub use recorder::{Event, Recorder, Trace};

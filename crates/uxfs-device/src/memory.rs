@@ -3,7 +3,10 @@
 use crate::{Device, WriteFlags, past_end};
 use parking_lot::RwLock;
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 const PAGE: u64 = 4096;
@@ -33,6 +36,29 @@ pub(crate) fn pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize
     })
 }
 
+/// True if there are only zeros.
+fn is_zero(b: &[u8]) -> bool {
+    b.chunks(64).all(|c| c.iter().fold(0, |all, b| all | b) == 0)
+}
+
+/// Writes what a device holds into a new file, with holes for what is zero.
+///
+/// # Errors
+/// The device's, or the file's.
+pub fn save(dev: &dyn Device, to: &Path) -> io::Result<()> {
+    let f = File::create(to)?;
+    f.set_len(dev.size_bytes())?;
+    let mut buf = vec![0; 1 << 20];
+    for at in (0..dev.size_bytes()).step_by(buf.len()) {
+        let n = (dev.size_bytes() - at).min(buf.len() as u64) as usize;
+        dev.read(at, &mut buf[..n])?;
+        for (page, from) in buf[..n].chunks(PAGE as usize).zip((at..).step_by(PAGE as usize)).filter(|(p, _)| !is_zero(p)) {
+            f.write_all_at(page, from)?;
+        }
+    }
+    Ok(())
+}
+
 impl Memory {
     /// A device of `size` bytes of zeros.
     pub fn new(size: u64) -> Memory {
@@ -55,8 +81,8 @@ impl Memory {
         while at < m.size {
             let n = (m.size - at).min(buf.len() as u64) as usize;
             base.read(at, &mut buf[..n])?;
-            if buf[..n].iter().any(|b| *b != 0) {
-                m.put(at, &buf[..n])?;
+            for (page, from) in buf[..n].chunks(PAGE as usize).zip((at..).step_by(PAGE as usize)).filter(|(p, _)| !is_zero(p)) {
+                m.put(from, page)?;
             }
             at += n as u64;
         }
@@ -87,10 +113,9 @@ impl Memory {
     /// A number that differs, in all likelihood, between different contents.
     pub fn digest(&self) -> u64 {
         let mix = |h: u64, w: u64| (h ^ w).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        let word = |c: &[u8]| c.iter().fold(0u64, |w, b| w << 8 | u64::from(*b));
         let page = |(n, p): (&u64, &Arc<[u8]>)| {
-            let zero = p.iter().all(|b| *b == 0);
-            if zero { 0 } else { p.chunks(8).fold(mix(1, *n), |h, c| mix(h, word(c))) }
+            let words = p.as_chunks().0.iter().map(|c| u64::from_le_bytes(*c));
+            if is_zero(p) { 0 } else { words.fold(mix(1, *n), mix) }
         };
         self.pages.read().iter().map(page).fold(self.size, u64::wrapping_add)
     }

@@ -8,13 +8,12 @@ pub use live::run;
 use crate::explore::HIDDEN;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use uxfs_device::{Device, FileDevice, Memory, OpenMode};
+use uxfs_device::{Device, FileDevice, Memory, OpenMode, save};
 
 /// A folder in memory-backed storage where there is one, removed when dropped; kept with `UXFS_KEEP`, if what is in it was refused.
 struct Folder(PathBuf, bool);
@@ -68,26 +67,6 @@ fn said(o: &Output) -> String {
     text.lines().filter(|l| !always.iter().any(|a| l.starts_with(a))).take(6).collect::<Vec<_>>().join(" | ")
 }
 
-const CHUNK: usize = 1 << 20;
-
-/// Writes an image into a file, with holes for what is zero.
-///
-/// # Errors
-/// The file's.
-pub fn spill(image: &Memory, to: &Path) -> std::io::Result<()> {
-    let f = File::create(to)?;
-    f.set_len(image.size_bytes())?;
-    let mut buf = vec![0; CHUNK];
-    for at in (0..image.size_bytes()).step_by(CHUNK) {
-        let n = (image.size_bytes() - at).min(CHUNK as u64) as usize;
-        image.read(at, &mut buf[..n])?;
-        for (i, page) in buf[..n].chunks(4096).enumerate().filter(|(_, p)| p.iter().any(|b| *b != 0)) {
-            f.write_all_at(page, at + (i * 4096) as u64)?;
-        }
-    }
-    Ok(())
-}
-
 /// Writes images, and what was done to them, into files, if `UXFS_KEEP` asks for it, and says where they are.
 ///
 /// # Errors
@@ -100,7 +79,7 @@ pub fn keep(images: &[Memory], story: &str) -> std::io::Result<()> {
     dir.1 = true;
     println!("as the cut left it: {}", dir.0.display());
     std::fs::write(dir.0.join("history"), story)?;
-    images.iter().enumerate().try_for_each(|(i, m)| spill(m, &dir.0.join(format!("image{i}"))))
+    images.iter().enumerate().try_for_each(|(i, m)| save(m, &dir.0.join(format!("image{i}"))))
 }
 
 /// Opens an image that the kernel had: its loop device goes a moment after the mount, while others look for a free one.
@@ -156,7 +135,7 @@ fn loop_device(file: &Path) -> Result<Undo, String> {
 pub fn print_log(image: &Memory) -> Result<(), String> {
     let dir = Folder::new().map_err(|e| e.to_string())?;
     let file = dir.0.join("image");
-    spill(image, &file).map_err(|e| e.to_string())?;
+    save(image, &file).map_err(|e| e.to_string())?;
     let o = oracle(&newest("xfs_logprint"), &["-e".as_ref(), file.as_ref()])?;
     let bad = |l: &str| ["ERROR", "Bad ", "inconsistent"].iter().any(|w| l.contains(w));
     let text = format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
@@ -179,7 +158,7 @@ pub fn recover(images: &[Memory], own: bool) -> Result<Vec<Memory>, String> {
     let say = |e: std::io::Error| e.to_string();
     let mut dir = Folder::new().map_err(say)?;
     let files: Vec<PathBuf> = (0..images.len()).map(|i| dir.0.join(format!("image{i}"))).collect();
-    images.iter().zip(&files).try_for_each(|(i, f)| spill(i, f)).map_err(say)?;
+    images.iter().zip(&files).try_for_each(|(i, f)| save(i, f)).map_err(say)?;
     let log = files.get(1).map(|f| loop_device(f)).transpose()?;
     let mnt = dir.0.join("mnt");
     let options = log.as_ref().map_or("loop,nouuid".into(), |l| format!("loop,nouuid,logdev={}", l.2.display()));

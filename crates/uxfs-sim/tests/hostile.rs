@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::time::Duration;
-use uxfs_device::{Device, Memory};
+use uxfs_device::{Device, Memory, save};
 use uxfs_format::{DiskAddr, Geometry, Kind};
 use uxfs_mkfs::Features;
 use uxfs_sim::hostile::{FORMS, Fate, Form, SIZE, by_kind, damage, damage_log, structures, try_all, volume};
@@ -192,7 +192,7 @@ fn against_repair(repair: &str, clean: &Memory, seeds: Range<u64>) {
         let of_kind = &by_kind[&kind];
         let piece = of_kind[c.below(of_kind.len() as u64) as usize];
         damage(&image, &g, piece, &c);
-        kernel::spill(&image, &path).unwrap();
+        save(&image, &path).unwrap();
         let found = repair_says(repair, &path);
         let sound = uxfs_check::check(&image).is_ok_and(|r| r.is_sound());
         theirs += u32::from(!found.is_empty());

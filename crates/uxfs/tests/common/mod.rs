@@ -4,12 +4,11 @@
 
 pub mod counting;
 
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 use uxfs::{Fs, Make, Options};
-use uxfs_device::{Device, DeviceRef, FileDevice, Memory, OpenMode};
+use uxfs_device::{Device, DeviceRef, FileDevice, Memory, OpenMode, save};
 
 /// A new regular file of root's.
 pub fn file(mode: u16) -> Make {
@@ -113,16 +112,7 @@ impl Image {
     /// What a device holds.
     pub fn of(name: &str, dev: &dyn Device) -> Image {
         let i = Self::empty(name);
-        let file = std::fs::File::create(&i.path).unwrap();
-        file.set_len(dev.size_bytes()).unwrap();
-        let mut piece = vec![0; 64 << 10];
-        for at in (0..dev.size_bytes()).step_by(piece.len()) {
-            let n = piece.len().min((dev.size_bytes() - at) as usize);
-            dev.read(at, &mut piece[..n]).unwrap();
-            if piece[..n].iter().any(|b| *b != 0) {
-                file.write_all_at(&piece[..n], at).unwrap();
-            }
-        }
+        save(dev, &i.path).unwrap();
         i
     }
 
