@@ -447,9 +447,15 @@ impl BufFormat {
             map: (0..words).map(|i| le32(b, 20 + 4 * i)).collect(),
         })
     }
-    /// Writes the region, for an item of `regions` regions.
+    /// The region, for an item of `regions` regions.
     pub fn build(&self, regions: u16) -> Vec<u8> {
-        let mut b = Vec::with_capacity(20 + 4 * self.map.len());
+        let mut b = Vec::new();
+        self.put(regions, &mut b);
+        b
+    }
+    /// Writes the region behind what `b` holds.
+    pub fn put(&self, regions: u16, b: &mut Vec<u8>) {
+        b.reserve(20 + 4 * self.map.len());
         b.extend(item::BUF.to_le_bytes());
         b.extend(regions.to_le_bytes());
         b.extend((self.flags | self.kind << 11).to_le_bytes());
@@ -457,7 +463,6 @@ impl BufFormat {
         b.extend(self.daddr.0.to_le_bytes());
         b.extend((self.map.len() as u32).to_le_bytes());
         self.map.iter().for_each(|w| b.extend(w.to_le_bytes()));
-        b
     }
     /// The runs of set bits: (first chunk, chunks).
     pub fn runs(&self) -> impl Iterator<Item = (usize, usize)> {
@@ -519,9 +524,15 @@ impl InodeFormat {
             offset: le32(b, 48 + pad),
         })
     }
-    /// Writes the region, for an item of `regions` regions.
+    /// The region, for an item of `regions` regions.
     pub fn build(&self, regions: u16) -> Vec<u8> {
-        let mut b = Vec::with_capacity(56);
+        let mut b = Vec::new();
+        self.put(regions, &mut b);
+        b
+    }
+    /// Writes the region behind what `b` holds.
+    pub fn put(&self, regions: u16, b: &mut Vec<u8>) {
+        b.reserve(56);
         b.extend(item::INODE.to_le_bytes());
         b.extend(regions.to_le_bytes());
         b.extend(self.fields.to_le_bytes());
@@ -534,7 +545,6 @@ impl InodeFormat {
         b.extend(self.daddr.0.to_le_bytes());
         b.extend(self.bbs.to_le_bytes());
         b.extend(self.offset.to_le_bytes());
-        b
     }
 }
 

@@ -550,7 +550,7 @@ impl Journal {
     fn write_context(&self, mut ctx: Gathered) -> Result<(), JournalError> {
         ctx.sort();
         let nothing = log::nothing_done();
-        let mut regions: Vec<&[u8]> = ctx.items.iter().filter_map(|i| i.regions.as_ref()).flatten().map(Vec::as_slice).collect();
+        let mut regions: Vec<&[u8]> = ctx.items.iter().filter_map(|i| i.regions.as_ref()).flat_map(Regions::iter).collect();
         if regions.is_empty() {
             regions.push(&nothing);
         }

@@ -53,10 +53,6 @@ pub(crate) struct Gathered {
     pub(crate) reserved: u64,
 }
 
-fn size(r: &Regions) -> i64 {
-    r.iter().map(|r| r.len() as i64).sum()
-}
-
 impl Context {
     pub(crate) fn new(seq: u64) -> Context {
         Context { seq, ..Context::default() }
@@ -93,7 +89,7 @@ impl Context {
             if s.seq.load(Ordering::Acquire) == self.seq
                 && let Some(r) = s.shadow.lock().take()
             {
-                bytes -= size(&r);
+                bytes -= r.content() as i64;
                 regions -= r.len() as i64;
                 Stats::add(&stats.whiteouts, 1);
                 continue;
@@ -103,10 +99,10 @@ impl Context {
         let mut new = Vec::with_capacity(items.len());
         for (item, logged) in items {
             let s = item.state();
-            bytes += size(&logged);
+            bytes += logged.content() as i64;
             regions += logged.len() as i64;
             if let Some(old) = s.shadow.lock().replace(logged) {
-                bytes -= size(&old);
+                bytes -= old.content() as i64;
                 regions -= old.len() as i64;
             }
             if s.seq.swap(self.seq, Ordering::AcqRel) != self.seq {

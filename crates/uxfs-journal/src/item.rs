@@ -7,8 +7,73 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use uxfs_format::{CheckpointSeq, Lsn};
 use uxfs_sync::explored::Mutex;
 
-/// The regions of an item as they go into the log, the format region first. Each is a multiple of four bytes.
-pub type Regions = Vec<Vec<u8>>;
+/// The regions of an item as they go into the log, the format region first; all of them in one piece of memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Regions {
+    /// Each region behind its length: [`LENGTH`] bytes, in the machine's order.
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+const LENGTH: usize = 4;
+
+impl Regions {
+    /// Makes room for `count` more regions with `bytes` bytes in all.
+    pub fn reserve(&mut self, bytes: usize, count: usize) {
+        self.bytes.reserve_exact(bytes + count * LENGTH);
+    }
+
+    /// Adds a region, which is padded to a multiple of four bytes.
+    pub fn push(&mut self, region: &[u8]) {
+        self.push_with(|b| b.extend_from_slice(region));
+    }
+
+    /// Adds the region that `put` writes behind what is there.
+    pub fn push_with(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
+        let at = self.bytes.len();
+        self.bytes.extend([0; LENGTH]);
+        put(&mut self.bytes);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+        let len = (self.bytes.len() - at - LENGTH) as u32;
+        self.bytes[at..at + LENGTH].copy_from_slice(&len.to_ne_bytes());
+        self.count += 1;
+    }
+
+    /// The regions, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = self.bytes.as_slice();
+        std::iter::from_fn(move || {
+            let (len, behind) = rest.split_first_chunk::<LENGTH>()?;
+            let (region, behind) = behind.split_at_checked(u32::from_ne_bytes(*len) as usize)?;
+            rest = behind;
+            Some(region)
+        })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// True if there are none: the item is only ordered.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes of all regions.
+    pub fn content(&self) -> usize {
+        self.bytes.len() - self.count * LENGTH
+    }
+}
+
+impl<const N: usize> From<[Vec<u8>; N]> for Regions {
+    fn from(all: [Vec<u8>; N]) -> Regions {
+        let mut r = Regions::default();
+        r.reserve(all.iter().map(Vec::len).sum(), N);
+        all.iter().for_each(|region| r.push(region));
+        r
+    }
+}
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 

@@ -358,7 +358,7 @@ fn hide_and_cut(behind: usize) -> Vec<String> {
     let journal = Journal::start(base.clone(), base.clone(), geo, JournalConfig::default(), state.head, state.tail);
     let image = |at: u64, kind, bytes: &[u8]| -> (Arc<dyn LogItem>, Regions) {
         let f = BufFormat { flags: 0, kind, bbs: 8, daddr: DiskAddr(at / 512), map: vec![u32::MAX] };
-        (Arc::new(Logged::default()), vec![f.build(2), bytes.to_vec()])
+        (Arc::new(Logged::default()), [f.build(2), bytes.to_vec()].into())
     };
     let hides = vec![image(at, Kind::AttrLeaf.log_type(), &leaf)];
     // Of a block that is free.

@@ -1,8 +1,7 @@
 //! The headers of the groups: AGF, AGI and AGFL are read and changed here and nowhere else at run time.
 
 use crate::error::{Error, Result};
-use crate::trans::{Buf, CHUNK, Trans};
-use std::cell::Cell;
+use crate::trans::{Buf, Trans};
 use uxfs_format::ag::{Agf, Agi};
 use uxfs_format::{AgNumber, Corruption, Kind};
 use zerocopy::{FromBytes, IntoBytes};
@@ -81,63 +80,14 @@ pub fn get_agi(b: &Buf) -> Agi {
 pub fn set_agf(tp: &mut Trans, b: &Buf, change: impl FnOnce(&mut Agf)) {
     let mut a = get_agf(b);
     change(&mut a);
-    put(tp, b, a.as_bytes());
+    tp.put(b, 0, a.as_bytes());
 }
 
 /// Changes the AGI and logs it.
 pub fn set_agi(tp: &mut Trans, b: &Buf, change: impl FnOnce(&mut Agi)) {
     let mut a = get_agi(b);
     change(&mut a);
-    put(tp, b, a.as_bytes());
-}
-
-fn put(tp: &mut Trans, b: &Buf, bytes: &[u8]) {
-    write_logged(tp, b, |d| d[..bytes.len()].copy_from_slice(bytes));
-}
-
-thread_local! {
-    /// Where a thread keeps what a buffer held before a change, so that it needs no memory anew.
-    static BEFORE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
-/// Bytes of a buffer that are compared at once.
-const PIECE: usize = 8 * CHUNK;
-
-/// Puts bytes into a buffer and logs them, unless they are there already.
-pub fn put_logged(tp: &mut Trans, b: &Buf, at: usize, bytes: &[u8]) {
-    let mut d = b.data_mut();
-    let place = &mut d[at..at + bytes.len()];
-    if place != bytes {
-        place.copy_from_slice(bytes);
-        drop(d);
-        tp.log(b, at, at + bytes.len());
-    }
-}
-
-/// Changes a buffer and logs the bytes that really changed.
-pub fn write_logged<R>(tp: &mut Trans, b: &Buf, change: impl FnOnce(&mut [u8]) -> R) -> R {
-    let mut before = BEFORE.take();
-    before.clear();
-    let mut d = b.data_mut();
-    before.extend_from_slice(&d);
-    let r = change(&mut d);
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    // Most of a block is the same, and looked at in large pieces.
-    for (i, (old, new)) in before.chunks(PIECE).zip(d.chunks(PIECE)).enumerate().filter(|(_, (old, new))| old != new) {
-        for (k, _) in old.chunks(CHUNK).zip(new.chunks(CHUNK)).enumerate().filter(|(_, (old, new))| old != new) {
-            let at = i * PIECE + k * CHUNK;
-            match runs.last_mut() {
-                Some(run) if run.1 == at => run.1 += CHUNK,
-                _ => runs.push((at, at + CHUNK)),
-            }
-        }
-    }
-    drop(d);
-    for (from, to) in runs {
-        tp.log(b, from, to);
-    }
-    BEFORE.set(before);
-    r
+    tp.put(b, 0, a.as_bytes());
 }
 
 /// The error of a header that does not fit the rest.

@@ -4,7 +4,6 @@
 //! 2. No block but the root has fewer than half of what fits.
 //! 3. A block that split or merged is linked to its neighbours on the same level.
 
-use crate::ag::{put_logged, write_logged};
 use crate::error::{Error, Result};
 use crate::trans::{Buf, Trans};
 use std::cmp::Ordering;
@@ -135,7 +134,7 @@ impl<'a, T: Tree> Cursor<'a, T> {
 
     fn write<R: Default>(&mut self, n: &Node, f: impl FnOnce(&mut [u8]) -> R) -> R {
         match n {
-            Node::Buf(b, _) => write_logged(self.tp, b, f),
+            Node::Buf(b, _) => self.tp.change(b, f),
             Node::Root => {
                 let r = self.tree.with_inode_root(|d| f(d)).unwrap_or_default();
                 self.tree.log_inode_root(self.tp);
@@ -146,7 +145,7 @@ impl<'a, T: Tree> Cursor<'a, T> {
 
     fn put(&mut self, n: &Node, at: usize, bytes: &[u8]) {
         match n {
-            Node::Buf(b, _) => put_logged(self.tp, b, at, bytes),
+            Node::Buf(b, _) => self.tp.put(b, at, bytes),
             Node::Root => self.write(n, |d| d[at..at + bytes.len()].copy_from_slice(bytes)),
         }
     }
@@ -213,7 +212,7 @@ impl<'a, T: Tree> Cursor<'a, T> {
         if self.count(&self.path[0].0.clone()) == 0 { Ok(None) } else { self.next() }
     }
 
-    /// Stands on the last record that is not behind `target`.
+    /// Stands on the last record that is not behind `target`; where there is none, on the first of all.
     ///
     /// # Errors
     /// As [`Cursor::lookup_ge`].
@@ -436,19 +435,19 @@ impl<'a, T: Tree> Cursor<'a, T> {
         let keep = n.div_ceil(2);
         let old_right = s.right(&left.data());
         let from = left.data().clone();
-        write_logged(self.tp, &right, |d| {
+        self.tp.change(&right, |d| {
             move_entries(&s, &from, keep, d, 0, n - keep);
             set_numrecs(d, n - keep);
             s.set_left(d, Some(left_ptr));
             s.set_right(d, old_right);
         });
-        write_logged(self.tp, &left, |d| {
+        self.tp.change(&left, |d| {
             set_numrecs(d, keep);
             s.set_right(d, Some(right_ptr));
         });
         if let Some(p) = old_right {
             let Node::Buf(b, _) = self.get(p, level as u16)? else { return Ok(()) };
-            write_logged(self.tp, &b, |d| s.set_left(d, Some(right_ptr)));
+            self.tp.change(&b, |d| s.set_left(d, Some(right_ptr)));
         }
         let key = self.block_key(&Node::Buf(right.clone(), right_ptr));
         if self.tree.cmp_high().is_some() {
@@ -516,7 +515,7 @@ impl<'a, T: Tree> Cursor<'a, T> {
                 let key = self.block_key(&Node::Buf(old.clone(), old_ptr));
                 let ptr = self.tree.alloc(self.tp, old_ptr)?;
                 let b = self.new_block(ptr, levels)?;
-                write_logged(self.tp, &b, |d| put_entry(&s, d, 0, &key, old_ptr, 1));
+                self.tp.change(&b, |d| put_entry(&s, d, 0, &key, old_ptr, 1));
                 self.tree.set_root(self.tp, Some(ptr), levels + 1);
                 self.path.push((Node::Buf(b, ptr), 0));
             }
@@ -526,7 +525,7 @@ impl<'a, T: Tree> Cursor<'a, T> {
                 let b = self.new_block(ptr, levels - 1)?;
                 let old = self.read(&Node::Root, <[u8]>::to_vec);
                 let n = numrecs(&old);
-                write_logged(self.tp, &b, |d| {
+                self.tp.change(&b, |d| {
                     move_entries(&s, &old, 0, d, 0, n);
                     set_numrecs(d, n);
                 });
@@ -646,14 +645,14 @@ impl<'a, T: Tree> Cursor<'a, T> {
         if nl + nr <= max {
             let from = right.data().clone();
             let next = s.right(&from);
-            write_logged(self.tp, &left, |d| {
+            self.tp.change(&left, |d| {
                 move_entries(&s, &from, 0, d, nl, nr);
                 set_numrecs(d, nl + nr);
                 s.set_right(d, next);
             });
             if let Some(p) = next {
                 let Node::Buf(b, _) = self.get(p, level as u16)? else { return Ok(()) };
-                write_logged(self.tp, &b, |d| s.set_left(d, Some(lp)));
+                self.tp.change(&b, |d| s.set_left(d, Some(lp)));
             }
             // The left one's keys may have changed: it was this block, or took in what it held.
             self.path[level].0 = Node::Buf(left, lp);
@@ -671,7 +670,7 @@ impl<'a, T: Tree> Cursor<'a, T> {
         move_entries(&s, &l, 0, &mut all, 0, nl);
         move_entries(&s, &r, 0, &mut all, nl, nr);
         for (b, from, count) in [(&left, 0, want), (&right, want, nl + nr - want)] {
-            write_logged(self.tp, b, |d| {
+            self.tp.change(b, |d| {
                 move_entries(&s, &all, from, d, 0, count);
                 set_numrecs(d, count);
             });

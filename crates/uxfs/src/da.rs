@@ -3,12 +3,12 @@
 //! A tree's root is at the fork's base block; a node's entry holds the highest hash of its child. Leaves are linked. What a
 //! leaf holds is its owner's business: this room moves whole blocks and entries of nodes.
 
-use crate::ag::write_logged;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
 use crate::trans::{Buf, Trans};
 use crate::volume::Volume;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use uxfs_format::bytes::put64;
 use uxfs_format::da::{self, DA_NODE_MAGIC};
@@ -38,6 +38,9 @@ impl Source for Reader<'_> {
     }
 }
 
+/// Pieces of a block, in a row where they can be: nearly always one.
+type Maps = SmallVec<[(DiskAddr, u32); 1]>;
+
 /// Blocks of a fork that go together: a directory's may be several filesystem blocks each.
 #[derive(Clone)]
 pub struct DaFork {
@@ -57,11 +60,11 @@ impl DaFork {
         self.inode.vol.corrupt(self.inode.ino, what)
     }
 
-    fn maps(&self, block: u32) -> Option<Vec<(DiskAddr, u32)>> {
+    fn maps(&self, block: u32) -> Option<Maps> {
         let g = &self.inode.vol.geo;
         let d = self.inode.data();
         let f = d.fork(self.which);
-        let mut out: Vec<(DiskAddr, u32)> = Vec::with_capacity(1);
+        let mut out = Maps::new();
         for i in 0..self.step {
             let off = u64::from(block) + u64::from(i);
             let at = g.fsb_daddr(f.at(off)?.at(off));
@@ -78,13 +81,7 @@ impl DaFork {
     /// # Errors
     /// There is a hole; the device's; the block is corrupt or another inode's.
     pub fn read(&self, src: &mut impl Source, block: u32, kind: Kind) -> Result<Buf> {
-        let maps = self.maps(block).ok_or_else(|| self.corrupt("has a hole where its tree points"))?;
-        let b = src.block(&maps, kind)?;
-        if b.kind().owner(&b.data()).is_some_and(|o| o != self.inode.ino.0) {
-            let c = Corruption { structure: b.kind().name(), place: b.daddr(), what: "belongs to another inode" };
-            return Err(Error::Corrupt(c));
-        }
-        Ok(b)
+        self.read_if(src, block, kind)?.ok_or_else(|| self.corrupt("has a hole where its tree points"))
     }
 
     /// Reads a block if one is mapped there.
@@ -92,10 +89,13 @@ impl DaFork {
     /// # Errors
     /// As [`DaFork::read`].
     pub fn read_if(&self, src: &mut impl Source, block: u32, kind: Kind) -> Result<Option<Buf>> {
-        if self.maps(block).is_none() {
-            return Ok(None);
+        let Some(maps) = self.maps(block) else { return Ok(None) };
+        let b = src.block(&maps, kind)?;
+        if b.kind().owner(&b.data()).is_some_and(|o| o != self.inode.ino.0) {
+            let c = Corruption { structure: b.kind().name(), place: b.daddr(), what: "belongs to another inode" };
+            return Err(Error::Corrupt(c));
         }
-        self.read(src, block, kind).map(Some)
+        Ok(Some(b))
     }
 
     /// Maps a block at `block` and gets its zeroed buffer.
@@ -174,6 +174,13 @@ pub struct Path {
     pub leaf: (u32, Buf),
 }
 
+impl Path {
+    /// True if the transaction has all its blocks, so that nothing on it changed.
+    pub fn is_held(&self, tp: &Trans) -> bool {
+        tp.has(&self.leaf.1) && self.nodes.iter().all(|n| tp.has(&n.1))
+    }
+}
+
 /// True if the block is an inner node.
 fn is_node(b: &Buf) -> bool {
     da::magic(&b.data()) == DA_NODE_MAGIC
@@ -242,7 +249,7 @@ impl DaFork {
                 (da::count(&d), da::entry_hash(&d, *i))
             };
             if old != hash {
-                write_logged(tp, b, |d| {
+                tp.change(b, |d| {
                     let v = da::entry_value(d, *i);
                     da::set_entry(d, *i, hash, v);
                 });
@@ -291,14 +298,14 @@ impl DaFork {
     /// Links a new block behind `left` on its level.
     fn link(&self, tp: &mut Trans, left: (u32, &Buf), new: (u32, &Buf)) -> Result<()> {
         let next = da::forw(&left.1.data());
-        write_logged(tp, new.1, |d| {
+        tp.change(new.1, |d| {
             da::set_forw(d, next);
             da::set_back(d, left.0);
         });
-        write_logged(tp, left.1, |d| da::set_forw(d, new.0));
+        tp.change(left.1, |d| da::set_forw(d, new.0));
         if next != 0 {
             let b = self.read(tp, next, Kind::DaAny)?;
-            write_logged(tp, &b, |d| da::set_back(d, new.0));
+            tp.change(&b, |d| da::set_back(d, new.0));
         }
         Ok(())
     }
@@ -343,13 +350,13 @@ impl DaFork {
         new: (u32, u32),
     ) -> Result<()> {
         let (block, b, i) = nodes[depth].clone();
-        write_logged(tp, &b, |d| {
+        tp.change(&b, |d| {
             let v = da::entry_value(d, i);
             da::set_entry(d, i, left_hash, v);
         });
         let n = da::count(&b.data());
         if n < da::node_max(b.data().len()) {
-            write_logged(tp, &b, |d| {
+            tp.change(&b, |d| {
                 d.copy_within(da::NODE_HEADER + 8 * (i + 1)..da::NODE_HEADER + 8 * n, da::NODE_HEADER + 8 * (i + 2));
                 da::set_entry(d, i + 1, new.0, new.1);
                 da::set_count(d, n + 1);
@@ -382,7 +389,7 @@ impl DaFork {
             (keep..n).for_each(|k| da::set_entry(&mut d, k - keep, da::entry_hash(&from, k), da::entry_value(&from, k)));
         }
         tp.log_all(&right);
-        write_logged(tp, &b, |d| da::set_count(d, keep));
+        tp.change(&b, |d| da::set_count(d, keep));
         self.link(tp, (block, &b), (new_block, &right))?;
         let (lh, rh) = (da::entry_hash(&from, keep - 1), da::entry_hash(&from, n - 1));
         self.insert_child(tp, nodes, depth - 1, lh, (rh, new_block))?;
@@ -390,7 +397,7 @@ impl DaFork {
         let target = if i < keep { (block, b, i) } else { (new_block, right, i - keep) };
         let (t, at) = (target.1.clone(), target.2);
         let m = da::count(&t.data());
-        write_logged(tp, &t, |d| {
+        tp.change(&t, |d| {
             d.copy_within(da::NODE_HEADER + 8 * (at + 1)..da::NODE_HEADER + 8 * m, da::NODE_HEADER + 8 * (at + 2));
             da::set_entry(d, at + 1, new.0, new.1);
             da::set_count(d, m + 1);
@@ -404,7 +411,7 @@ impl DaFork {
 
     fn carry_up(&self, tp: &mut Trans, nodes: &[(u32, Buf, usize)], depth: usize, hash: u32) {
         for (_, b, i) in nodes[..depth].iter().rev() {
-            write_logged(tp, b, |d| {
+            tp.change(b, |d| {
                 let v = da::entry_value(d, *i);
                 da::set_entry(d, *i, hash, v);
             });
@@ -454,7 +461,7 @@ impl DaFork {
             self.unlink(tp, &b)?;
             self.drop_block(tp, block, &b)?;
             let n = da::count(&parent.data());
-            write_logged(tp, parent, |d| {
+            tp.change(parent, |d| {
                 d.copy_within(da::NODE_HEADER + 8 * (i + 1)..da::NODE_HEADER + 8 * n, da::NODE_HEADER + 8 * i);
                 da::set_count(d, n - 1);
             });
@@ -474,11 +481,11 @@ impl DaFork {
         let (back, forw) = (da::back(&b.data()), da::forw(&b.data()));
         if back != 0 {
             let l = self.read(tp, back, Kind::DaAny)?;
-            write_logged(tp, &l, |d| da::set_forw(d, forw));
+            tp.change(&l, |d| da::set_forw(d, forw));
         }
         if forw != 0 {
             let r = self.read(tp, forw, Kind::DaAny)?;
-            write_logged(tp, &r, |d| da::set_back(d, back));
+            tp.change(&r, |d| da::set_back(d, back));
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ mod leaf;
 mod node;
 mod shortform;
 
-use crate::da::{DaFork, Reader, Source};
+use crate::da::{DaFork, Path, Reader, Source};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
@@ -178,14 +178,34 @@ pub fn lookup(src: &mut impl Source, inode: &Arc<Inode>, name: &[u8]) -> Result<
     }
 }
 
-/// Enters a name that is not there.
+/// Where a name is not: entering it goes on from there, as far as the transaction still has the blocks on the way.
+#[derive(Default)]
+pub struct Gap(Option<Path>);
+
+/// Makes sure that a name is not there: says where it would be, `None` if it is.
+///
+/// # Locks
+/// As [`add`].
+///
+/// # Errors
+/// As [`lookup`].
+pub fn gap(tp: &mut Trans, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Gap>> {
+    let d = Dir::of(inode);
+    if d.form()? != Form::Node {
+        return Ok(lookup(tp, inode, name)?.is_none().then(Gap::default));
+    }
+    let (path, found) = node::find(&d, tp, name)?;
+    Ok(found.is_none().then_some(Gap(Some(path))))
+}
+
+/// Enters a name that is not there, at `gap` if that is known.
 ///
 /// # Locks
 /// The caller has the directory exclusively.
 ///
 /// # Errors
 /// `NoSpace`; the directory is corrupt.
-pub fn add(tp: &mut Trans, inode: &Arc<Inode>, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {
+pub fn add(tp: &mut Trans, inode: &Arc<Inode>, name: &[u8], ino: Ino, ftype: u8, gap: Gap) -> Result<()> {
     let d = Dir::of(inode);
     let new = New { name, ino, ftype };
     loop {
@@ -208,7 +228,7 @@ pub fn add(tp: &mut Trans, inode: &Arc<Inode>, name: &[u8], ino: Ino, ftype: u8)
                 }
                 node::from_leaf(&d, tp)?;
             }
-            Form::Node => return node::add(&d, tp, new),
+            Form::Node => return node::add(&d, tp, new, gap.0),
         }
     }
 }
@@ -256,7 +276,7 @@ pub fn replace(tp: &mut Trans, inode: &Arc<Inode>, name: &[u8], ino: Ino, ftype:
     }
     let found = lookup(tp, inode, name)?.ok_or(Error::NotFound)?;
     let (b, off) = if d.form()? == Form::Block { (d.read_block(tp)?, found.addr as usize * 8) } else { d.entry_at(tp, found.addr)? };
-    crate::ag::write_logged(tp, &b, |bytes| dir::put_entry(bytes, off, ino, name, ftype));
+    tp.change(&b, |bytes| dir::put_entry(bytes, off, ino, name, ftype));
     d.log(tp, 0)
 }
 

@@ -211,16 +211,17 @@ impl Inode {
     /// # Errors
     /// The cluster cannot be read.
     pub fn log(self: &Arc<Self>, tp: &mut Trans, fields: u32) -> Result<()> {
-        self.cluster_buf()?;
-        {
+        if !tp.logs(&self.item) {
+            self.cluster_buf()?;
             let mut d = self.data.lock();
             d.core.changecount += 1;
             if self.vol.geo.has(incompat::BIGTIME) {
                 d.core.flags2 |= flag2::BIGTIME;
             }
+            tp.log_item(self.clone());
         }
         self.fields.fetch_or(fields | ino_field::CORE, Ordering::AcqRel);
-        tp.log_item(self.clone());
+        tp.note_change();
         Ok(())
     }
 
@@ -407,38 +408,42 @@ impl Loggable for Inode {
         let (daddr, bbs, offset) = self.place();
         let g = &self.vol.geo;
         let mut f = InodeFormat { fields: ino_field::CORE, asize: 0, dsize: 0, ino: self.ino, rdev: 0, daddr, bbs, offset: offset as u32 };
-        let mut core = vec![0; CORE_SIZE];
-        d.core.encode(&mut core, &g.meta_uuid);
-        swap_for_log(&mut core, d.core.flags2);
-        let mut out = Vec::with_capacity(4);
-        out.extend([Vec::new(), core]);
-        let mut region = |w: Which, bits: [u32; 3], size: usize| {
-            let (bit, mut bytes) = match d.format(w) {
-                Format::Dev => return (ino_field::DEV, 0),
-                Format::Local => (bits[0], d.fork(w).local.clone()),
-                Format::Extents => (bits[1], d.fork(w).encode(Format::Extents, size)),
-                Format::Btree => (bits[2], d.fork(w).encode_root_for_log(self.ino, g)),
+        // Of a fork what it is logged as, if it changed and holds anything.
+        let region = |w: Which, bits: [u32; 3], size: usize| {
+            let (format, fork) = (d.format(w), d.fork(w));
+            let bit = match format {
+                Format::Dev => return None,
+                Format::Local => bits[0],
+                Format::Extents => bits[1],
+                Format::Btree => bits[2],
             };
-            if fields & bit == 0 || bytes.is_empty() {
-                return (0, 0);
-            }
-            let n = bytes.len();
-            bytes.resize(n.next_multiple_of(4), 0);
-            out.push(bytes);
-            (bit, n as u16)
+            let bytes = || match format {
+                Format::Btree => fork.encode_root_for_log(self.ino, g),
+                f => fork.encode(f, size),
+            };
+            (fields & bit != 0).then(bytes).filter(|b| !b.is_empty()).map(|bytes| (bit, bytes))
         };
-        let (bit, n) = region(Which::Data, [ino_field::DDATA, ino_field::DEXT, ino_field::DBROOT], d.core.data_fork_size(g));
-        f.fields |= bit;
-        f.dsize = n;
-        if bit == ino_field::DEV {
+        let data = region(Which::Data, [ino_field::DDATA, ino_field::DEXT, ino_field::DBROOT], d.core.data_fork_size(g));
+        let attr = || region(Which::Attr, [ino_field::ADATA, ino_field::AEXT, ino_field::ABROOT], d.core.attr_fork_size(g));
+        let attr = if d.core.forkoff != 0 { attr() } else { None };
+        if d.core.format == Format::Dev {
+            f.fields |= ino_field::DEV;
             f.rdev = uxfs_format::bytes::get32(&d.data.local, 0);
         }
-        if d.core.forkoff != 0 {
-            let (bit, n) = region(Which::Attr, [ino_field::ADATA, ino_field::AEXT, ino_field::ABROOT], d.core.attr_fork_size(g));
-            f.fields |= bit & ino_field::AFORK;
-            f.asize = n;
-        }
-        out[0] = f.build(out.len() as u16);
+        let len = |r: &Option<(u32, Vec<u8>)>| r.as_ref().map_or((0, 0), |(bit, b)| (*bit, b.len() as u16));
+        let ((data_bit, dsize), (attr_bit, asize)) = (len(&data), len(&attr));
+        (f.fields, f.dsize, f.asize) = (f.fields | data_bit | attr_bit, dsize, asize);
+        let forks = || data.iter().chain(&attr).map(|r| r.1.as_slice());
+        let mut out = Regions::default();
+        out.reserve(56 + CORE_SIZE + forks().map(|b| b.len() + 3).sum::<usize>(), 4);
+        out.push_with(|b| f.put(2 + forks().count() as u16, b));
+        out.push_with(|b| {
+            let at = b.len();
+            b.resize(at + CORE_SIZE, 0);
+            d.core.encode(&mut b[at..], &g.meta_uuid);
+            swap_for_log(&mut b[at..], d.core.flags2);
+        });
+        forks().for_each(|b| out.push(b));
         out
     }
 

@@ -106,13 +106,13 @@ impl Names {
         }
     }
 
-    /// Checks that a directory may get a name.
-    fn check_new(&self, dir: &Arc<Inode>, tp: &mut Trans, name: &[u8]) -> Result<()> {
+    /// Checks that a directory may get a name; says where it goes.
+    fn check_new(&self, dir: &Arc<Inode>, tp: &mut Trans, name: &[u8]) -> Result<dir::Gap> {
         if dir.data().core.nlink == 0 {
             return Err(Error::NotFound);
         }
         dir.check_mutable()?;
-        if dir::lookup(tp, dir, name)?.is_some() { Err(Error::Exists) } else { Ok(()) }
+        dir::gap(tp, dir, name)?.ok_or(Error::Exists)
     }
 
     fn touch_dir(&self, tp: &mut Trans, dir: &Arc<Inode>) -> Result<()> {
@@ -183,7 +183,7 @@ impl Names {
         let res = if is_dir { r.mkdir } else { r.create };
         let mut tp = Trans::new(&self.vol, res, r.ialloc_blocks + r.dir_enter_blocks + parent::blocks(&self.vol))?;
         let _d = dir.lock();
-        self.check_new(dir, &mut tp, name)?;
+        let gap = self.check_new(dir, &mut tp, name)?;
         let core = dir.core();
         if is_dir && core.nlink >= MAX_LINKS {
             return Err(Error::TooManyLinks);
@@ -197,7 +197,7 @@ impl Names {
             dir::init(&mut tp, &inode, dir.ino)?;
             dir.data().core.nlink += 1;
         }
-        dir::add(&mut tp, dir, name, inode.ino, of_mode(new.mode))?;
+        dir::add(&mut tp, dir, name, inode.ino, of_mode(new.mode), gap)?;
         parent::add(&mut tp, &inode, dir, name)?;
         self.touch_dir(&mut tp, dir)?;
         tp.commit()?;
@@ -242,12 +242,12 @@ impl Names {
         let r = &self.vol.res;
         let mut tp = Trans::new(&self.vol, r.symlink, r.ialloc_blocks + r.dir_enter_blocks + blocks + parent::blocks(&self.vol))?;
         let _d = dir.lock();
-        self.check_new(dir, &mut tp, name)?;
+        let gap = self.check_new(dir, &mut tp, name)?;
         let inode = inode::dialloc(&mut tp, &self.inodes, dir.ino, false)?;
         let _i = inode.lock();
         self.init_inode(&inode, &dir.core(), &NewInode { mode: mode::LNK | 0o777, uid, gid, rdev: 0 });
         link::put(&mut tp, &inode, target)?;
-        dir::add(&mut tp, dir, name, inode.ino, of_mode(mode::LNK))?;
+        dir::add(&mut tp, dir, name, inode.ino, of_mode(mode::LNK), gap)?;
         parent::add(&mut tp, &inode, dir, name)?;
         self.touch_dir(&mut tp, dir)?;
         tp.commit()?;
@@ -278,7 +278,7 @@ impl Names {
         let r = &self.vol.res;
         let mut tp = Trans::new(&self.vol, r.link, r.dir_enter_blocks + parent::blocks(&self.vol))?;
         let _l = Inode::lock_all(vec![inode, dir]);
-        self.check_new(dir, &mut tp, name)?;
+        let gap = self.check_new(dir, &mut tp, name)?;
         inode.check_removable()?;
         dir.check_same_project(inode)?;
         let core = inode.core();
@@ -289,7 +289,7 @@ impl Names {
             // Never had a name, or lost the last: somebody who has it open gives it one.
             inode::unlinked_remove(&mut tp, inode)?;
         }
-        dir::add(&mut tp, dir, name, inode.ino, of_mode(core.mode))?;
+        dir::add(&mut tp, dir, name, inode.ino, of_mode(core.mode), gap)?;
         let now = self.vol.now();
         {
             let mut d = inode.data();
@@ -541,7 +541,7 @@ impl Names {
                     d.core.nlink = d.core.nlink.saturating_sub(1);
                 }
             }
-            None => dir::add(tp, ndir, nname, src.ino, ftype)?,
+            None => dir::add(tp, ndir, nname, src.ino, ftype, dir::Gap::default())?,
         }
         self.move_dir(tp, src, odir, ndir)?;
         match whiteout {

@@ -9,6 +9,7 @@
 //! 4. Blocks come out of the reservation made at the start, so allocation cannot fail for want of space half way.
 
 mod bufitem;
+mod change;
 mod deferred;
 
 pub use bufitem::{BufItem, CHUNK};
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use uxfs_buffer::Buffer;
 use uxfs_format::reservation::Reservation;
 use uxfs_format::{CheckpointSeq, DiskAddr, Kind};
-use uxfs_journal::{Commit, Completion, LogItem, Payload, Regions, Ticket};
+use uxfs_journal::{Commit, Completion, ItemState, LogItem, Payload, Regions, Ticket};
 use uxfs_sync::Held;
 
 /// A shared buffer.
@@ -200,13 +201,19 @@ impl Trans {
         self.joined.iter().find(|j| j.key == key)
     }
 
+    /// True if the buffer has joined, and is locked since.
+    pub fn has(&self, b: &Buf) -> bool {
+        self.joined.iter().any(|j| Arc::ptr_eq(&j.item.buf, b))
+    }
+
     fn joined(&mut self, b: &Buf) -> Option<&mut Joined> {
         let j = self.joined.iter_mut().find(|j| Arc::ptr_eq(&j.item.buf, b));
         debug_assert!(j.is_some(), "a buffer is logged that did not join");
         j
     }
 
-    fn note_change(&mut self) {
+    /// Says that something changed that this link logs.
+    pub fn note_change(&mut self) {
         self.dirty = true;
         self.half_done |= !self.standalone;
     }
@@ -279,7 +286,12 @@ impl Trans {
         self.joined.extend(later.into_iter().filter(|j| j.dirty || j.keep));
     }
 
-    /// Logs an inode; it is formatted at the commit.
+    /// True if the chain logs this inode already.
+    pub fn logs(&self, item: &ItemState) -> bool {
+        self.items.contains_key(&item.id)
+    }
+
+    /// Logs an inode in this link and all later ones; it is formatted at each commit.
     pub fn log_item(&mut self, item: Arc<dyn Loggable>) {
         self.note_change();
         self.items.insert(item.state().id, item);

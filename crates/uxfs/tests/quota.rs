@@ -41,7 +41,7 @@ fn record(id: u32, limit: u64, g: &Geometry) -> Vec<u8> {
 fn buffer(at: DiskAddr, bytes: Vec<u8>) -> Regions {
     // Quota records of users: a flag, and the type of the buffer.
     let f = BufFormat { flags: 4, kind: 1, bbs: 8, daddr: at, map: vec![u32::MAX] };
-    vec![f.build(2), bytes]
+    [f.build(2), bytes].into()
 }
 
 fn change(at: DiskAddr, id: u32, body: &[u8]) -> Regions {
@@ -52,7 +52,7 @@ fn change(at: DiskAddr, id: u32, body: &[u8]) -> Regions {
     f.extend(at.0.to_le_bytes());
     f.extend(8u32.to_le_bytes());
     f.extend((id * quota::RECORD as u32).to_le_bytes());
-    vec![f, body[..quota::BODY].to_vec()]
+    [f, body[..quota::BODY].to_vec()].into()
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Thing {
         head[2..4].copy_from_slice(&2u16.to_le_bytes());
         head[8..16].copy_from_slice(&self.number.to_le_bytes());
         head[16..].copy_from_slice(&version.to_le_bytes());
-        vec![head, vec![version as u8; bytes]]
+        [head, vec![version as u8; bytes]].into()
     }
 
     /// What commits a version, of which `bytes` are logged.

@@ -1,7 +1,6 @@
 //! Attribute leaves: taken apart, changed and put together again as a whole.
 
 use super::{AttrName, Key, remote};
-use crate::ag::write_logged;
 use crate::da::{DaFork, Path, Source};
 use crate::error::Result;
 use crate::inode::{Inode, Which};
@@ -185,7 +184,7 @@ pub(super) fn insert(t: &DaFork, tp: &mut Trans, new: Owned) -> Result<()> {
         all.insert(i, new.clone());
         let room = b.data().len();
         if total(&all) <= room {
-            write_logged(tp, &b, |d| put(d, &all));
+            tp.change(&b, |d| put(d, &all));
             let last = all.last().map_or(0, Owned::hash);
             t.fix_hash(tp, &p, last);
             return Ok(());
@@ -204,7 +203,7 @@ pub(super) fn insert(t: &DaFork, tp: &mut Trans, new: Owned) -> Result<()> {
         }
         t.split_leaf(tp, p, Kind::AttrLeaf, da::ATTR_LEAF_MAGIC, |tp, left, right| {
             put(&mut right.data_mut(), &all[cut..]);
-            write_logged(tp, left, |d| put(d, &all[..cut]));
+            tp.change(left, |d| put(d, &all[..cut]));
             (all[cut - 1].hash(), all.last().map_or(0, Owned::hash))
         })?;
         if fits {
@@ -217,7 +216,7 @@ pub(super) fn insert(t: &DaFork, tp: &mut Trans, new: Owned) -> Result<()> {
 pub(super) fn take_out(t: &DaFork, tp: &mut Trans, p: Path, gone: &Owned) -> Result<()> {
     let mut all = entries(t, &p.leaf.1)?;
     all.retain(|e| e != gone);
-    write_logged(tp, &p.leaf.1, |d| put(d, &all));
+    tp.change(&p.leaf.1, |d| put(d, &all));
     match all.last() {
         Some(e) => t.fix_hash(tp, &p, e.hash()),
         None if !p.nodes.is_empty() => t.remove_leaf(tp, p)?,
@@ -236,7 +235,7 @@ pub(super) fn set_local(t: &DaFork, tp: &mut Trans, key: Key<'_>, value: &[u8]) 
         *e = new.clone();
     }
     if total(&all) <= p.leaf.1.data().len() {
-        write_logged(tp, &p.leaf.1, |d| put(d, &all));
+        tp.change(&p.leaf.1, |d| put(d, &all));
     } else {
         take_out(t, tp, p, &old)?;
         insert(t, tp, new)?;

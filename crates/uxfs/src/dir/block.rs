@@ -1,7 +1,6 @@
 //! Block form: entries, then their hashes sorted, then a tail with counts, in one block.
 
 use super::{Dir, Found, New, data, hash, leaf, shortform};
-use crate::ag::write_logged;
 use crate::da::Source;
 use crate::error::{Error, Result};
 use crate::trans::{Buf, Trans};
@@ -83,7 +82,7 @@ fn compact(b: &mut [u8]) {
 pub(super) fn add(d: &Dir, tp: &mut Trans, new: New<'_>) -> Result<bool> {
     let b = d.read_block(tp)?;
     let size = entry_size(new.name.len());
-    let fits = write_logged(tp, &b, |bytes| {
+    let fits = tp.change(&b, |bytes| {
         compact(bytes);
         // Eight bytes at the end of the entries become the new hash.
         let end = dir::data_end(bytes);
@@ -103,7 +102,7 @@ pub(super) fn add(d: &Dir, tp: &mut Trans, new: New<'_>) -> Result<bool> {
             dir::put_unused(bytes, rest.0, rest.1);
         }
         dir::update_bestfree(bytes, &[last], rest);
-        let Some(at) = data::put(bytes, new) else { return false };
+        let Some((at, _)) = data::put(bytes, new) else { return false };
         put32(bytes, slot + 4, at as u32 / 8);
         true
     });
@@ -117,7 +116,7 @@ pub(super) fn add(d: &Dir, tp: &mut Trans, new: New<'_>) -> Result<bool> {
 pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
     let found = lookup(d, tp, name)?.ok_or(Error::NotFound)?;
     let b = d.read_block(tp)?;
-    write_logged(tp, &b, |bytes| {
+    tp.change(&b, |bytes| {
         compact(bytes);
         let start = dir::data_end(bytes);
         let Some(i) = equal(bytes, hash(name)).find(|i| address(bytes, *i) == found.addr) else { return };
@@ -168,7 +167,7 @@ pub(super) fn from_shortform(d: &Dir, tp: &mut Trans) -> Result<()> {
 pub(super) fn split(d: &Dir, tp: &mut Trans) -> Result<Vec<(u32, u32)>> {
     let b = d.read_block(tp)?;
     b.set_kind(Kind::DirData);
-    Ok(write_logged(tp, &b, |bytes| {
+    Ok(tp.change(&b, |bytes| {
         let all = hashes(bytes);
         let start = dir::data_end(bytes);
         put32(bytes, 0, dir::DATA_MAGIC);
@@ -201,7 +200,7 @@ pub(super) fn from_leaf(d: &Dir, tp: &mut Trans) -> Result<()> {
     }
     leaf::drop(d, tp)?;
     b.set_kind(Kind::DirBlock);
-    write_logged(tp, &b, |bytes| {
+    tp.change(&b, |bytes| {
         let end = bytes.len() - need;
         let at = bytes.len() - room;
         put32(bytes, 0, dir::BLOCK_MAGIC);

@@ -2,7 +2,14 @@
 
 use super::{Dir, New};
 use crate::error::Result;
-use uxfs_format::dir::{self, DataEntry, Item, entry_size};
+use crate::trans::{Buf, Trans};
+use std::ops::Range;
+use uxfs_format::dir::{self, BESTFREE, DataEntry, Item, entry_size};
+
+/// The bytes of a block that a change has touched; the list of the longest runs is always among them.
+pub(super) type Touched = [Range<usize>; 3];
+
+const LIST: Range<usize> = BESTFREE..BESTFREE + 12;
 
 /// All entries of a block.
 pub(super) fn entries<'a>(d: &Dir, b: &'a [u8]) -> Result<Vec<DataEntry<'a>>> {
@@ -35,8 +42,8 @@ pub(super) fn give(b: &mut [u8], at: usize, len: usize) {
     join(b, at, len);
 }
 
-/// Enters a name into a run that is long enough; returns its offset.
-pub(super) fn put(b: &mut [u8], new: New<'_>) -> Option<usize> {
+/// Enters a name into a run that is long enough; returns its offset, and what was touched.
+pub(super) fn put(b: &mut [u8], new: New<'_>) -> Option<(usize, Touched)> {
     let size = entry_size(new.name.len());
     let (at, len) = dir::bestfree(b, 0);
     if len < size || dir::unused_at(b, at) != Some(len) {
@@ -48,13 +55,24 @@ pub(super) fn put(b: &mut [u8], new: New<'_>) -> Option<usize> {
     }
     dir::put_entry(b, at, new.ino, new.name, new.ftype);
     dir::update_bestfree(b, &[at], rest);
-    Some(at)
+    let (end, head) = (at + len, rest.1.min(4));
+    Some((at, [at..rest.0 + head, end - 2..end, LIST]))
 }
 
-/// Makes `at..at+len` unused, as [`give`], and carries the list of the longest runs on.
-pub(super) fn free(b: &mut [u8], at: usize, len: usize) {
+/// As [`put`], in a transaction.
+pub(super) fn enter(tp: &mut Trans, block: &Buf, new: New<'_>) -> Option<usize> {
+    tp.change_at(block, |bytes| {
+        let (at, touched) = put(bytes, new).unzip();
+        (at, touched.into_iter().flatten())
+    })
+}
+
+/// Makes `at..at+len` unused, as [`give`], and carries the list of the longest runs on; returns what was touched.
+pub(super) fn free(b: &mut [u8], at: usize, len: usize) -> Touched {
     let (gone, new) = join(b, at, len);
     dir::update_bestfree(b, &gone, new);
+    let end = new.0 + new.1;
+    [new.0..new.0 + 4, end - 2..end, LIST]
 }
 
 /// True if nothing but one unused run is left.

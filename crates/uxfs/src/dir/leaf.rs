@@ -1,10 +1,10 @@
 //! Leaf form: data blocks, and one leaf with all hashes and the longest unused run of each data block.
 
 use super::{Dir, Found, New, block, data, hash, node};
-use crate::ag::write_logged;
 use crate::da::Source;
 use crate::error::{Error, Result};
 use crate::trans::{Buf, Trans};
+use std::ops::Range;
 use uxfs_format::Kind;
 use uxfs_format::bytes::{get16, get32, put16, put32};
 use uxfs_format::da::{self, NODE_HEADER};
@@ -34,30 +34,41 @@ pub(super) fn last_hash(b: &[u8]) -> u32 {
     (0..da::count(b)).rev().find(|i| da::entry_value(b, *i) != 0).map_or(0, |i| da::entry_hash(b, i))
 }
 
-/// Enters a hash, for which there is room.
-pub(super) fn insert(b: &mut [u8], h: u32, addr: u32) {
-    drop_stale(b);
+/// Where entry `i` lies.
+fn place(i: usize) -> usize {
+    NODE_HEADER + 8 * i
+}
+
+/// Enters a hash, for which there is room; returns what was touched.
+pub(super) fn insert(b: &mut [u8], h: u32, addr: u32) -> [Range<usize>; 2] {
+    let first = drop_stale(b);
     let (at, n) = (da::lower_bound(b, h), da::count(b));
-    b.copy_within(NODE_HEADER + 8 * at..NODE_HEADER + 8 * n, NODE_HEADER + 8 * (at + 1));
+    b.copy_within(place(at)..place(n), place(at + 1));
     da::set_entry(b, at, h, addr);
     da::set_count(b, n + 1);
+    [0..NODE_HEADER, place(first.min(at))..place(n + 1)]
 }
 
-/// Takes the hash of the entry at `addr` out.
-pub(super) fn take_out(b: &mut [u8], h: u32, addr: u32) {
-    drop_stale(b);
+/// Takes the hash of the entry at `addr` out; returns what was touched.
+pub(super) fn take_out(b: &mut [u8], h: u32, addr: u32) -> [Range<usize>; 2] {
+    let first = drop_stale(b);
     let n = da::count(b);
-    let Some(at) = (da::lower_bound(b, h)..n).find(|i| da::entry_value(b, *i) == addr) else { return };
-    b.copy_within(NODE_HEADER + 8 * (at + 1)..NODE_HEADER + 8 * n, NODE_HEADER + 8 * at);
-    da::set_count(b, n - 1);
+    let at = (da::lower_bound(b, h)..n).find(|i| da::entry_value(b, *i) == addr);
+    if let Some(at) = at {
+        b.copy_within(place(at + 1)..place(n), place(at));
+        da::set_count(b, n - 1);
+    }
+    [0..NODE_HEADER, place(first.min(at.unwrap_or(n)))..place(n)]
 }
 
-/// Other writers leave stale entries behind; we do not.
-fn drop_stale(b: &mut [u8]) {
-    if da::node_level(b) > 0 {
-        let all = live_of(b);
-        put_live(b, &all);
+/// Other writers leave stale entries behind; we do not. Returns the first entry that was touched.
+fn drop_stale(b: &mut [u8]) -> usize {
+    if da::node_level(b) == 0 {
+        return usize::MAX;
     }
+    let all = live_of(b);
+    put_live(b, &all);
+    0
 }
 
 /// Writes hashes; none of them is stale.
@@ -75,16 +86,13 @@ fn bests(b: &[u8]) -> Vec<u16> {
     (0..n).map(|i| get16(b, at + 2 * i)).collect()
 }
 
-/// Writes the bests; false if they do not fit behind `hashes` entries.
-fn put_bests(b: &mut [u8], v: &[u16], hashes: usize) -> bool {
-    let at = b.len() - TAIL - 2 * v.len();
-    if at < NODE_HEADER + 8 * hashes {
-        return false;
-    }
-    v.iter().enumerate().for_each(|(i, x)| put16(b, at + 2 * i, *x));
+/// Writes the bests, for which there is room; returns what was touched.
+fn put_bests(b: &mut [u8], v: &[u16]) -> Range<usize> {
     let tail = b.len() - TAIL;
+    let at = tail - 2 * v.len();
+    v.iter().enumerate().for_each(|(i, x)| put16(b, at + 2 * i, *x));
     put32(b, tail, v.len() as u32);
-    true
+    at..b.len()
 }
 
 fn fits(size: usize, hashes: usize, bests: usize) -> bool {
@@ -141,13 +149,13 @@ pub(super) fn add(d: &Dir, tp: &mut Trans, new: New<'_>) -> Result<bool> {
     }
     let db = db.unwrap_or(0);
     let block = d.read_data(tp, db as u32)?;
-    let Some(off) = write_logged(tp, &block, |bytes| data::put(bytes, new)) else {
+    let Some(off) = data::enter(tp, &block, new) else {
         return Err(d.fork.corrupt("has less room in a block than its leaf says"));
     };
     room[db] = data::best(&block.data()) as u16;
-    write_logged(tp, &b, |bytes| {
-        insert(bytes, hash(new.name), d.addr(db as u32, off));
-        put_bests(bytes, &room, hashes + 1);
+    tp.change_at(&b, |bytes| {
+        let [head, hashes] = insert(bytes, hash(new.name), d.addr(db as u32, off));
+        ((), [head, hashes, put_bests(bytes, &room)])
     });
     d.log(tp, 0)?;
     Ok(true)
@@ -157,9 +165,9 @@ pub(super) fn add(d: &Dir, tp: &mut Trans, new: New<'_>) -> Result<bool> {
 pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
     let b = read(d, tp)?;
     let h = hash(name);
-    let (hashes, mut room, (equal, _)) = {
+    let (mut room, (equal, _)) = {
         let bytes = b.data();
-        (live_count(&bytes), bests(&bytes), with_hash(&bytes, h))
+        (bests(&bytes), with_hash(&bytes, h))
     };
     let found = find(d, tp, &equal, name)?.ok_or(Error::NotFound)?;
     let (db, best) = remove_entry(d, tp, found.addr, name)?;
@@ -169,9 +177,9 @@ pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
     while room.last() == Some(&NULL_BEST) {
         room.pop();
     }
-    write_logged(tp, &b, |bytes| {
-        take_out(bytes, h, found.addr);
-        put_bests(bytes, &room, hashes.saturating_sub(1));
+    tp.change_at(&b, |bytes| {
+        let [head, hashes] = take_out(bytes, h, found.addr);
+        ((), [head, hashes, put_bests(bytes, &room)])
     });
     d.log(tp, 0)
 }
@@ -180,7 +188,7 @@ pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
 pub(super) fn remove_entry(d: &Dir, tp: &mut Trans, addr: u32, name: &[u8]) -> Result<(u32, u16)> {
     let (b, off) = d.entry_at(tp, addr)?;
     let db = (u64::from(addr) * 8 / d.size as u64) as u32;
-    write_logged(tp, &b, |bytes| data::free(bytes, off, entry_size(name.len())));
+    tp.change_at(&b, |bytes| ((), data::free(bytes, off, entry_size(name.len()))));
     if db > 0 && data::is_empty(&b.data()) {
         d.fork.drop_block(tp, d.data_block(db), &b)?;
         d.set_size(u64::from(d.data_blocks()));
@@ -205,7 +213,7 @@ fn write(d: &Dir, tp: &mut Trans, leaf: &Buf, all: &[(u32, u32)], room: &[u16]) 
         let mut bytes = leaf.data_mut();
         da::init(&mut bytes, da::DIR_LEAF1_MAGIC, leaf.daddr(), d.inode().ino, &vol.geo);
         put_live(&mut bytes, all);
-        put_bests(&mut bytes, room, all.len());
+        put_bests(&mut bytes, room);
     }
     leaf.set_kind(Kind::DirLeaf1);
     tp.log_all(leaf);

@@ -1,7 +1,6 @@
 //! Node form: data blocks, a tree of leaves with the hashes, and blocks with the longest unused run of each data block.
 
 use super::{Dir, Found, New, data, hash, leaf};
-use crate::ag::write_logged;
 use crate::da::{Path, Source};
 use crate::error::{Error, Result};
 use crate::trans::Trans;
@@ -34,7 +33,7 @@ impl Dir {
 }
 
 /// Finds the name: the path to its leaf, and the entry.
-fn find(d: &Dir, src: &mut impl Source, name: &[u8]) -> Result<(Path, Option<Found>)> {
+pub(super) fn find(d: &Dir, src: &mut impl Source, name: &[u8]) -> Result<(Path, Option<Found>)> {
     let want = hash(name);
     let mut p = d.fork.descend(src, want)?;
     loop {
@@ -89,10 +88,11 @@ fn set_best(d: &Dir, tp: &mut Trans, db: u32, best: u16) -> Result<()> {
             b
         }
     };
-    let used = write_logged(tp, &b, |bytes| {
+    let used = tp.change_at(&b, |bytes| {
         let (mut valid, mut used) = (get32(bytes, VALID) as usize, get32(bytes, USED));
+        let (counts, first, place) = ((valid, used), k.min(valid), |i| FREE_HEADER + 2 * i);
         while valid <= k && best != NULL_BEST {
-            put16(bytes, FREE_HEADER + 2 * valid, NULL_BEST);
+            put16(bytes, place(valid), NULL_BEST);
             valid += 1;
         }
         let old = dir::free_best(bytes, k);
@@ -101,13 +101,14 @@ fn set_best(d: &Dir, tp: &mut Trans, db: u32, best: u16) -> Result<()> {
             (false, true) => used -= 1,
             _ => {}
         }
-        put16(bytes, FREE_HEADER + 2 * k, best);
+        put16(bytes, place(k), best);
         while valid > 0 && dir::free_best(bytes, valid - 1) == NULL_BEST {
             valid -= 1;
         }
         put32(bytes, VALID, valid as u32);
         put32(bytes, USED, used);
-        used
+        let head = ((valid, used) != counts).then_some(0..FREE_HEADER);
+        (used, head.into_iter().chain((best != old).then_some(place(first)..place(k + 1))))
     });
     if used == 0 {
         d.fork.drop_block(tp, block, &b)?;
@@ -115,7 +116,7 @@ fn set_best(d: &Dir, tp: &mut Trans, db: u32, best: u16) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn add(d: &Dir, tp: &mut Trans, new: New<'_>) -> Result<()> {
+pub(super) fn add(d: &Dir, tp: &mut Trans, new: New<'_>, way: Option<Path>) -> Result<()> {
     let size = entry_size(new.name.len());
     let db = match find_room(d, tp, size)? {
         Some(db) => db,
@@ -126,21 +127,25 @@ pub(super) fn add(d: &Dir, tp: &mut Trans, new: New<'_>) -> Result<()> {
         }
     };
     let b = d.read_data(tp, db)?;
-    let Some(off) = write_logged(tp, &b, |bytes| data::put(bytes, new)) else {
+    let Some(off) = data::enter(tp, &b, new) else {
         return Err(d.fork.corrupt("has less room in a block than its index says"));
     };
     let best = data::best(&b.data()) as u16;
     set_best(d, tp, db, best)?;
-    insert_hash(d, tp, hash(new.name), d.addr(db, off))?;
+    insert_hash(d, tp, hash(new.name), d.addr(db, off), way)?;
     d.log(tp, 0)
 }
 
-fn insert_hash(d: &Dir, tp: &mut Trans, h: u32, addr: u32) -> Result<()> {
+/// Enters a hash into the leaf that `way` leads to, or is searched for.
+fn insert_hash(d: &Dir, tp: &mut Trans, h: u32, addr: u32, mut way: Option<Path>) -> Result<()> {
     loop {
-        let p = d.fork.descend(tp, h)?;
+        let p = match way.take() {
+            Some(p) if p.is_held(tp) => p,
+            _ => d.fork.descend(tp, h)?,
+        };
         let b = p.leaf.1.clone();
         if leaf::live_count(&b.data()) < da::node_max(d.size) {
-            write_logged(tp, &b, |bytes| leaf::insert(bytes, h, addr));
+            tp.change_at(&b, |bytes| ((), leaf::insert(bytes, h, addr)));
             let last = leaf::last_hash(&b.data());
             d.fork.fix_hash(tp, &p, last);
             return Ok(());
@@ -149,7 +154,7 @@ fn insert_hash(d: &Dir, tp: &mut Trans, h: u32, addr: u32) -> Result<()> {
             let all = leaf::live_of(&left.data());
             let (l, r) = all.split_at(all.len() / 2);
             leaf::put_live(&mut right.data_mut(), r);
-            write_logged(tp, left, |bytes| leaf::put_live(bytes, l));
+            tp.change(left, |bytes| leaf::put_live(bytes, l));
             (l.last().map_or(0, |e| e.0), r.last().map_or(0, |e| e.0))
         })?;
     }
@@ -161,7 +166,7 @@ pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
     let (db, best) = leaf::remove_entry(d, tp, found.addr, name)?;
     set_best(d, tp, db, best)?;
     let b = p.leaf.1.clone();
-    write_logged(tp, &b, |bytes| leaf::take_out(bytes, hash(name), found.addr));
+    tp.change_at(&b, |bytes| ((), leaf::take_out(bytes, hash(name), found.addr)));
     let (left, last) = {
         let bytes = b.data();
         (leaf::live_count(&bytes), leaf::last_hash(&bytes))
@@ -192,7 +197,7 @@ fn join(d: &Dir, tp: &mut Trans, p: Path, all: Vec<(u32, u32)>) -> Result<()> {
             continue;
         }
         let joined = if to < i { [theirs, all].concat() } else { [all, theirs].concat() };
-        write_logged(tp, &b, |bytes| leaf::put_live(bytes, &joined));
+        tp.change(&b, |bytes| leaf::put_live(bytes, &joined));
         let last = joined.last().map_or(0, |e| e.0);
         let mut way = Path { nodes: p.nodes.clone(), leaf: (block, b) };
         if let Some(l) = way.nodes.last_mut() {

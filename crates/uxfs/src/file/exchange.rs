@@ -167,7 +167,7 @@ fn growth(x: &ExchangeIntent, inodes: [&Arc<Inode>; 2]) -> Result<u32> {
 fn intend(tp: &mut Trans, mut x: ExchangeIntent) -> (Arc<IntentItem>, ExchangeIntent) {
     let it = IntentItem::new(&tp.vol, Intent { kind: item::XMI, id: 0, extents: Vec::new() });
     x.id = it.intent.id;
-    tp.log_regions(it.clone(), vec![x.build()]);
+    tp.log_regions(it.clone(), [x.build()].into());
     (it, x)
 }
 

@@ -167,24 +167,30 @@ fn alloc_in(tp: &mut Trans, agno: AgNumber, agi: &Buf, parent: Ino) -> Result<Op
     let near = if tp.vol.geo.ino_agno(parent) == agno { tp.vol.geo.ino_agino(parent).0 } else { ag::get_agi(agi).newino.get() };
     let finobt = tp.vol.geo.finobt();
     let mut c = cursor(tp, agno, agi, finobt);
-    let mut rec = c.lookup_le(&rec_at(near))?.filter(|r| r.really_free() != 0);
-    if rec.is_none() {
-        rec = c.lookup_ge(&rec_at(if finobt { near } else { 0 }))?;
+    let mut rec = c.lookup_le(&rec_at(near))?;
+    if rec.is_none_or(|r| r.really_free() == 0) {
+        // Of those behind, or of all where full chunks are in the tree, too, the first with a free one.
+        rec = if finobt { c.current() } else { c.lookup_ge(&rec_at(0))? };
         while rec.is_some_and(|r| r.really_free() == 0) {
             rec = c.next()?;
         }
     }
-    if rec.is_none() && finobt {
-        rec = c.lookup_ge(&rec_at(0))?;
-    }
-    let Some(rec) = rec.filter(|r| r.really_free() != 0) else {
+    let Some(rec) = rec else {
         return Err(ag::corrupt(agi, "counts free inodes that its trees do not have"));
     };
     if !counts_fit(&rec) {
         return Err(ag::corrupt(agi, "has a chunk with impossible counts"));
     }
     let bit = rec.really_free().trailing_zeros();
-    change(tp, agno, agi, rec, InoRec { free: rec.free & !(1 << bit), freecount: rec.freecount - 1, ..rec })?;
+    let left = InoRec { free: rec.free & !(1 << bit), freecount: rec.freecount - 1, ..rec };
+    if !finobt || left.freecount > 0 {
+        c.update(&left)?
+    } else {
+        c.delete()?
+    }
+    if finobt {
+        replace(tp, agno, agi, &rec, &left)?;
+    }
     ag::set_agi(tp, agi, |a| a.freecount.set(a.freecount.get() - 1));
     tp.count_inodes(0, -1);
     Ok(Some(tp.vol.geo.ino(agno, AgIno(rec.startino.0 + bit))))
@@ -215,13 +221,18 @@ fn counts_fit(r: &InoRec) -> bool {
     u32::from(r.count) == (!r.hole_bits()).count_ones() && u32::from(r.freecount) == r.really_free().count_ones()
 }
 
-/// Replaces a chunk's record in both trees.
-fn change(tp: &mut Trans, agno: AgNumber, agi: &Buf, old: InoRec, new: InoRec) -> Result<()> {
+/// Replaces a chunk's record in the tree of all chunks.
+fn replace(tp: &mut Trans, agno: AgNumber, agi: &Buf, old: &InoRec, new: &InoRec) -> Result<()> {
     let mut c = cursor(tp, agno, agi, false);
-    if c.lookup_eq(&old)?.is_none_or(|r| r.free != old.free) {
+    if c.lookup_eq(old)?.is_none_or(|r| r.free != old.free) {
         return Err(ag::corrupt(agi, "has inode trees that disagree"));
     }
-    c.update(&new)?;
+    c.update(new)
+}
+
+/// Replaces a chunk's record in both trees.
+fn change(tp: &mut Trans, agno: AgNumber, agi: &Buf, old: InoRec, new: InoRec) -> Result<()> {
+    replace(tp, agno, agi, &old, &new)?;
     if !tp.vol.geo.finobt() {
         return Ok(());
     }
@@ -318,7 +329,7 @@ fn init_inodes(tp: &mut Trans, agno: AgNumber, agbno: u32, blocks: u32) {
         tp.order_buf(&b);
     }
     let f = IcreateFormat { agno, agbno: AgBlock(agbno), count: blocks << g.inopblog, isize: g.inodesize, len: blocks, generation };
-    tp.log_regions(Arc::new(Icreate(ItemState::default())), vec![f.build()]);
+    tp.log_regions(Arc::new(Icreate(ItemState::default())), [f.build()].into());
 }
 
 /// Frees an inode; its chunk too if that was the last in use.

@@ -3,8 +3,8 @@
 use super::{Fork, Inode, InodeData, cluster_place};
 use crate::error::{Error, Result};
 use crate::volume::Volume;
+use foldhash::HashMap;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use uxfs_format::bytes::get16;

@@ -102,7 +102,7 @@ pub(super) fn put(tp: &mut Trans, agno: AgNumber, agf: &Buf, block: u32) -> Resu
         return Err(ag::corrupt(agf, "has a full free list"));
     }
     let at = (a.fllast.get() + 1) % slots;
-    ag::write_logged(tp, &list, |d| agfl_put(d, at, block));
+    tp.change(&list, |d| agfl_put(d, at, block));
     ag::set_agf(tp, agf, |a| {
         a.fllast.set(at);
         a.flcount.set(a.flcount.get() + 1);

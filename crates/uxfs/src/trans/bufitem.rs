@@ -100,25 +100,23 @@ impl BufItem {
         let mut f = BufFormat { flags: 0, kind: kind.log_type(), bbs: map.1 as u16, daddr: map.0, map: words };
         if l.cancelled {
             (f.flags, f.kind) = (buf_flag::CANCEL, 0);
-            return out.push(f.build(1));
+            return out.push_with(|b| f.put(1, b));
         }
         if l.inode_buf {
             f.flags = buf_flag::INODE_BUF;
         }
-        let count = f.runs().count();
-        out.reserve_exact(count + 1);
-        out.push(f.build(count as u16 + 1));
-        for (c, n) in f.runs() {
-            let at = offset + c * CHUNK;
-            out.push(data[at..at + n * CHUNK].to_vec());
-        }
+        let (mut count, mut bytes) = (1, 0);
+        f.runs().for_each(|(_, n)| (count, bytes) = (count + 1, bytes + n * CHUNK));
+        out.reserve(20 + 4 * f.map.len() + bytes, count);
+        out.push_with(|b| f.put(count as u16, b));
+        f.runs().for_each(|(c, n)| out.push(&data[offset + c * CHUNK..][..n * CHUNK]));
     }
 
     /// What goes into the log: everything that changed since the buffer was last written home.
     pub(super) fn format(&self) -> Regions {
         let mut l = self.logged.lock();
         if l.ordered && l.bits.iter().all(|b| *b == 0) {
-            return Vec::new();
+            return Regions::default();
         }
         let kind = self.buf.kind();
         if self.buf.maps.len() > 1 && !l.cancelled {
@@ -128,7 +126,7 @@ impl BufItem {
         }
         let data = self.buf.data();
         let mut offset = 0;
-        let mut out = Vec::new();
+        let mut out = Regions::default();
         for m in &self.buf.maps {
             self.piece(&l, kind, offset, *m, &data, &mut out);
             offset += m.1 as usize * 512;
@@ -168,8 +166,8 @@ impl LogItem for BufItem {
     }
 
     fn committed(&self, lsn: Lsn, logged: &Regions) -> Option<Lsn> {
-        let cancel = |r: &Vec<u8>| BufFormat::parse(r).is_some_and(|f| f.flags & buf_flag::CANCEL != 0);
-        if !logged.first().is_some_and(cancel) {
+        let cancel = |r: &[u8]| BufFormat::parse(r).is_some_and(|f| f.flags & buf_flag::CANCEL != 0);
+        if !logged.iter().next().is_some_and(cancel) {
             // New inodes are in the log once, as numbers in the chunk's own item. Until they are home, a later change of the
             // cluster does not stand for them: moving forward would let the tail pass the only record of them.
             let ordered = self.logged.lock().ordered;

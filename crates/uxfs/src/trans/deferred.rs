@@ -31,7 +31,7 @@ impl Deferred {
             return;
         }
         let i = IntentItem::new(&tp.vol, Intent { kind: self.kind, id: 0, extents: vec![self.extent] });
-        tp.log_regions(i.clone(), vec![i.intent.build()]);
+        tp.log_regions(i.clone(), [i.intent.build()].into());
         self.intent = Some(i);
     }
 
@@ -75,7 +75,7 @@ impl IntentItem {
         let kind = item::completion(self.intent.kind).unwrap_or_default();
         let i = Intent { kind, id: self.intent.id, extents: self.intent.extents.clone() };
         let d = DoneItem { state: ItemState::default(), intent: self.me.clone(), vol: self.vol.clone() };
-        (Arc::new(d), vec![i.build()])
+        (Arc::new(d), [i.build()].into())
     }
 }
 
