@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::ops::Range;
 use uxfs::{AttrName, Entry, Fs};
+use uxfs_format::crc::crc32c;
 
 /// A file, directory or link of the model.
 #[derive(Clone, Debug, Default)]
@@ -77,6 +79,15 @@ fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
 }
 
+/// What is told of a node. Of attributes' values, which may be long, it is the length and a checksum.
+fn line(path: &str, id: u32, mode: u16, nlink: u32, target: Option<&str>, attrs: &BTreeMap<String, Vec<u8>>) -> String {
+    let mut text = format!("{path} {id} {mode:o} {nlink} {target:?}");
+    for (name, value) in attrs {
+        let _ = write!(text, " {name:?} {}:{:x}", value.len(), crc32c(&[value]));
+    }
+    text + "\n"
+}
+
 impl Model {
     /// An empty directory, in the volume at `ino`.
     pub fn new(ino: u64) -> Model {
@@ -110,7 +121,7 @@ impl Model {
     fn tell(&self, id: u32, path: &str, unowned: Option<u32>, out: &mut String) {
         let n = &self.nodes[&id];
         let shown = if unowned == Some(id) { 0 } else { id };
-        let _ = writeln!(out, "{path} {shown} {:o} {} {:?} {:?}", n.mode, n.nlink, n.target, n.attrs);
+        *out += &line(path, shown, n.mode, n.nlink, n.target.as_deref(), &n.attrs);
         for (name, child) in &n.names {
             self.tell(*child, &format!("{path}/{name}"), unowned, out);
         }
@@ -175,7 +186,7 @@ pub fn look(fs: &Fs, top: u64) -> uxfs::Result<Seen> {
             }
         }
         // In the order in which the model tells them: parents first, names sorted.
-        lines.insert(order(&path), format!("{path} {id} {:o} {} {target:?} {attrs:?}\n", s.mode, s.nlink));
+        lines.insert(order(&path), line(&path, id, s.mode, s.nlink, target.as_deref(), &attrs));
     }
     seen.text = lines.into_values().collect();
     seen.digest = fnv(&seen.text);
@@ -220,7 +231,10 @@ impl History {
             return Err(format!("has {have} bytes, between {least} and {most} were possible"));
         }
         let resized = since.iter().any(|e| matches!(e, Data::Size(_)));
-        for (i, b) in content.iter().enumerate() {
+        // Most of it is as it was synced, and looked at in large pieces.
+        let same = |range: &Range<usize>| synced.get(range.clone()).is_some_and(|s| *s == content[range.clone()]);
+        let pieces = (0..content.len()).step_by(4096).map(|i| i..content.len().min(i + 4096));
+        for (i, b) in pieces.filter(|p| !same(p)).flatten().map(|i| (i, &content[i])) {
             let o = i as u64;
             let old = synced.get(i).copied();
             let ok = old == Some(*b) || (*b == 0 && (old.is_none() || resized)) || since.iter().any(|e| may_be(e, o, *b));
