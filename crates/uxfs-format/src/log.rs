@@ -402,6 +402,10 @@ fn le32(b: &[u8], at: usize) -> u32 {
 fn le64(b: &[u8], at: usize) -> u64 {
     get64(b, at).swap_bytes()
 }
+/// Puts the bytes of a field in their place.
+fn put(b: &mut [u8], at: usize, field: &[u8]) {
+    b[at..at + field.len()].copy_from_slice(field);
+}
 /// Type of an item, from its first region.
 pub fn item_type(region: &[u8]) -> u16 {
     le16(region, 0)
@@ -455,13 +459,14 @@ impl BufFormat {
     }
     /// Writes the region behind what `b` holds.
     pub fn put(&self, regions: u16, b: &mut Vec<u8>) {
-        b.reserve(20 + 4 * self.map.len());
-        b.extend(item::BUF.to_le_bytes());
-        b.extend(regions.to_le_bytes());
-        b.extend((self.flags | self.kind << 11).to_le_bytes());
-        b.extend(self.bbs.to_le_bytes());
-        b.extend(self.daddr.0.to_le_bytes());
-        b.extend((self.map.len() as u32).to_le_bytes());
+        let mut head = [0; 20];
+        put(&mut head, 0, &item::BUF.to_le_bytes());
+        put(&mut head, 2, &regions.to_le_bytes());
+        put(&mut head, 4, &(self.flags | self.kind << 11).to_le_bytes());
+        put(&mut head, 6, &self.bbs.to_le_bytes());
+        put(&mut head, 8, &self.daddr.0.to_le_bytes());
+        put(&mut head, 16, &(self.map.len() as u32).to_le_bytes());
+        b.extend_from_slice(&head);
         self.map.iter().for_each(|w| b.extend(w.to_le_bytes()));
     }
     /// The runs of set bits: (first chunk, chunks).
@@ -532,19 +537,18 @@ impl InodeFormat {
     }
     /// Writes the region behind what `b` holds.
     pub fn put(&self, regions: u16, b: &mut Vec<u8>) {
-        b.reserve(56);
-        b.extend(item::INODE.to_le_bytes());
-        b.extend(regions.to_le_bytes());
-        b.extend(self.fields.to_le_bytes());
-        b.extend(self.asize.to_le_bytes());
-        b.extend(self.dsize.to_le_bytes());
-        b.extend([0; 4]);
-        b.extend(self.ino.0.to_le_bytes());
-        b.extend(self.rdev.to_le_bytes());
-        b.extend([0; 12]);
-        b.extend(self.daddr.0.to_le_bytes());
-        b.extend(self.bbs.to_le_bytes());
-        b.extend(self.offset.to_le_bytes());
+        let mut region = [0; 56];
+        put(&mut region, 0, &item::INODE.to_le_bytes());
+        put(&mut region, 2, &regions.to_le_bytes());
+        put(&mut region, 4, &self.fields.to_le_bytes());
+        put(&mut region, 8, &self.asize.to_le_bytes());
+        put(&mut region, 10, &self.dsize.to_le_bytes());
+        put(&mut region, 16, &self.ino.0.to_le_bytes());
+        put(&mut region, 24, &self.rdev.to_le_bytes());
+        put(&mut region, 40, &self.daddr.0.to_le_bytes());
+        put(&mut region, 48, &self.bbs.to_le_bytes());
+        put(&mut region, 52, &self.offset.to_le_bytes());
+        b.extend_from_slice(&region);
     }
 }
 

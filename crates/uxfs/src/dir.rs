@@ -178,34 +178,38 @@ pub fn lookup(src: &mut impl Source, inode: &Arc<Inode>, name: &[u8]) -> Result<
     }
 }
 
-/// Where a name is not: entering it goes on from there, as far as the transaction still has the blocks on the way.
+/// Where a name is, or would be: who changes it goes on from there, as far as the transaction still has the blocks on the way.
 #[derive(Default)]
-pub struct Gap(Option<Path>);
+pub struct Spot {
+    /// The name, if it is there.
+    pub found: Option<Found>,
+    way: Option<Path>,
+}
 
-/// Makes sure that a name is not there: says where it would be, `None` if it is.
+/// Finds a name, or the place for it, for a change; it means nothing once the directory has changed.
 ///
 /// # Locks
 /// As [`add`].
 ///
 /// # Errors
 /// As [`lookup`].
-pub fn gap(tp: &mut Trans, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Gap>> {
+pub fn find(tp: &mut Trans, inode: &Arc<Inode>, name: &[u8]) -> Result<Spot> {
     let d = Dir::of(inode);
     if d.form()? != Form::Node {
-        return Ok(lookup(tp, inode, name)?.is_none().then(Gap::default));
+        return Ok(Spot { found: lookup(tp, inode, name)?, way: None });
     }
     let (path, found) = node::find(&d, tp, name)?;
-    Ok(found.is_none().then_some(Gap(Some(path))))
+    Ok(Spot { found, way: Some(path) })
 }
 
-/// Enters a name that is not there, at `gap` if that is known.
+/// Enters a name that is not there, at `spot` if that is known.
 ///
 /// # Locks
 /// The caller has the directory exclusively.
 ///
 /// # Errors
 /// `NoSpace`; the directory is corrupt.
-pub fn add(tp: &mut Trans, inode: &Arc<Inode>, name: &[u8], ino: Ino, ftype: u8, gap: Gap) -> Result<()> {
+pub fn add(tp: &mut Trans, inode: &Arc<Inode>, name: &[u8], ino: Ino, ftype: u8, spot: Spot) -> Result<()> {
     let d = Dir::of(inode);
     let new = New { name, ino, ftype };
     loop {
@@ -228,32 +232,33 @@ pub fn add(tp: &mut Trans, inode: &Arc<Inode>, name: &[u8], ino: Ino, ftype: u8,
                 }
                 node::from_leaf(&d, tp)?;
             }
-            Form::Node => return node::add(&d, tp, new, gap.0),
+            Form::Node => return node::add(&d, tp, new, spot.way),
         }
     }
 }
 
-/// Removes a name that is there.
+/// Removes a name that was found at `spot`.
 ///
 /// # Locks
 /// As [`add`].
 ///
 /// # Errors
 /// [`Error::NotFound`]; the directory is corrupt.
-pub fn remove(tp: &mut Trans, inode: &Arc<Inode>, name: &[u8]) -> Result<()> {
+pub fn remove(tp: &mut Trans, inode: &Arc<Inode>, name: &[u8], spot: Spot) -> Result<()> {
     let d = Dir::of(inode);
+    let found = spot.found.ok_or(Error::NotFound)?;
     match d.form()? {
         Form::Short => shortform::remove(&d, tp, name),
         Form::Block => {
-            block::remove(&d, tp, name)?;
+            block::remove(&d, tp, name, found)?;
             shortform::from_block(&d, tp)
         }
         Form::Leaf => {
-            leaf::remove(&d, tp, name)?;
+            leaf::remove(&d, tp, name, found)?;
             block::from_leaf(&d, tp)
         }
         Form::Node => {
-            node::remove(&d, tp, name)?;
+            node::remove(&d, tp, name, found, spot.way)?;
             leaf::from_node(&d, tp)
         }
     }

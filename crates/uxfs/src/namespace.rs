@@ -107,12 +107,13 @@ impl Names {
     }
 
     /// Checks that a directory may get a name; says where it goes.
-    fn check_new(&self, dir: &Arc<Inode>, tp: &mut Trans, name: &[u8]) -> Result<dir::Gap> {
+    fn check_new(&self, dir: &Arc<Inode>, tp: &mut Trans, name: &[u8]) -> Result<dir::Spot> {
         if dir.data().core.nlink == 0 {
             return Err(Error::NotFound);
         }
         dir.check_mutable()?;
-        dir::gap(tp, dir, name)?.ok_or(Error::Exists)
+        let spot = dir::find(tp, dir, name)?;
+        if spot.found.is_some() { Err(Error::Exists) } else { Ok(spot) }
     }
 
     fn touch_dir(&self, tp: &mut Trans, dir: &Arc<Inode>) -> Result<()> {
@@ -183,7 +184,7 @@ impl Names {
         let res = if is_dir { r.mkdir } else { r.create };
         let mut tp = Trans::new(&self.vol, res, r.ialloc_blocks + r.dir_enter_blocks + parent::blocks(&self.vol))?;
         let _d = dir.lock();
-        let gap = self.check_new(dir, &mut tp, name)?;
+        let spot = self.check_new(dir, &mut tp, name)?;
         let core = dir.core();
         if is_dir && core.nlink >= MAX_LINKS {
             return Err(Error::TooManyLinks);
@@ -197,7 +198,7 @@ impl Names {
             dir::init(&mut tp, &inode, dir.ino)?;
             dir.data().core.nlink += 1;
         }
-        dir::add(&mut tp, dir, name, inode.ino, of_mode(new.mode), gap)?;
+        dir::add(&mut tp, dir, name, inode.ino, of_mode(new.mode), spot)?;
         parent::add(&mut tp, &inode, dir, name)?;
         self.touch_dir(&mut tp, dir)?;
         tp.commit()?;
@@ -242,12 +243,12 @@ impl Names {
         let r = &self.vol.res;
         let mut tp = Trans::new(&self.vol, r.symlink, r.ialloc_blocks + r.dir_enter_blocks + blocks + parent::blocks(&self.vol))?;
         let _d = dir.lock();
-        let gap = self.check_new(dir, &mut tp, name)?;
+        let spot = self.check_new(dir, &mut tp, name)?;
         let inode = inode::dialloc(&mut tp, &self.inodes, dir.ino, false)?;
         let _i = inode.lock();
         self.init_inode(&inode, &dir.core(), &NewInode { mode: mode::LNK | 0o777, uid, gid, rdev: 0 });
         link::put(&mut tp, &inode, target)?;
-        dir::add(&mut tp, dir, name, inode.ino, of_mode(mode::LNK), gap)?;
+        dir::add(&mut tp, dir, name, inode.ino, of_mode(mode::LNK), spot)?;
         parent::add(&mut tp, &inode, dir, name)?;
         self.touch_dir(&mut tp, dir)?;
         tp.commit()?;
@@ -278,7 +279,7 @@ impl Names {
         let r = &self.vol.res;
         let mut tp = Trans::new(&self.vol, r.link, r.dir_enter_blocks + parent::blocks(&self.vol))?;
         let _l = Inode::lock_all(vec![inode, dir]);
-        let gap = self.check_new(dir, &mut tp, name)?;
+        let spot = self.check_new(dir, &mut tp, name)?;
         inode.check_removable()?;
         dir.check_same_project(inode)?;
         let core = inode.core();
@@ -289,7 +290,7 @@ impl Names {
             // Never had a name, or lost the last: somebody who has it open gives it one.
             inode::unlinked_remove(&mut tp, inode)?;
         }
-        dir::add(&mut tp, dir, name, inode.ino, of_mode(core.mode), gap)?;
+        dir::add(&mut tp, dir, name, inode.ino, of_mode(core.mode), spot)?;
         let now = self.vol.now();
         {
             let mut d = inode.data();
@@ -336,7 +337,8 @@ impl Names {
             let r = &self.vol.res;
             let mut tp = Trans::new_must_succeed(&self.vol, r.remove, r.dir_remove_blocks)?;
             let held = Inode::lock_all(vec![&inode, dir]);
-            if dir::lookup(&mut tp, dir, name)?.is_none_or(|f| f.ino != inode.ino) {
+            let spot = dir::find(&mut tp, dir, name)?;
+            if spot.found.is_none_or(|f| f.ino != inode.ino) {
                 continue;
             }
             if rmdir && !dir::is_empty(&inode)? {
@@ -346,7 +348,7 @@ impl Names {
                 let mut d = dir.data();
                 d.core.nlink = d.core.nlink.saturating_sub(1);
             }
-            dir::remove(&mut tp, dir, name)?;
+            dir::remove(&mut tp, dir, name, spot)?;
             self.touch_dir(&mut tp, dir)?;
             parent::remove(&mut tp, &inode, dir, name)?;
             self.drop_link(&mut tp, &inode, if rmdir { 2 } else { 1 })?;
@@ -541,7 +543,7 @@ impl Names {
                     d.core.nlink = d.core.nlink.saturating_sub(1);
                 }
             }
-            None => dir::add(tp, ndir, nname, src.ino, ftype, dir::Gap::default())?,
+            None => dir::add(tp, ndir, nname, src.ino, ftype, dir::Spot::default())?,
         }
         self.move_dir(tp, src, odir, ndir)?;
         match whiteout {
@@ -552,7 +554,10 @@ impl Names {
                 dir::replace(tp, odir, oname, w.ino, of_mode(mode::CHR))?;
                 parent::add(tp, w, odir, oname)?;
             }
-            None => dir::remove(tp, odir, oname)?,
+            None => {
+                let spot = dir::find(tp, odir, oname)?;
+                dir::remove(tp, odir, oname, spot)?
+            }
         }
         self.touch_dir(tp, odir)?;
         if odir.ino != ndir.ino {

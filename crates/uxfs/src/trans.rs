@@ -17,7 +17,6 @@ pub use deferred::{Deferred, Finish, IntentItem};
 
 use crate::error::Result;
 use crate::volume::Volume;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use uxfs_buffer::Buffer;
 use uxfs_format::reservation::Reservation;
@@ -57,8 +56,8 @@ pub struct Trans {
     ticket: Option<Ticket>,
     /// In the order in which they joined; they are formatted so. Few, so they are searched one by one.
     joined: Vec<Joined>,
-    /// Inodes of the chain by their items' numbers; each link logs them all again.
-    items: BTreeMap<u64, Arc<dyn Loggable>>,
+    /// Inodes of the chain, in the order of their items' numbers; each link logs them all again. Few, too.
+    items: Vec<Arc<dyn Loggable>>,
     extra: Vec<(Arc<dyn LogItem>, Regions)>,
     done: Vec<Completion>,
     payloads: Vec<Payload>,
@@ -122,7 +121,7 @@ impl Trans {
             vol: vol.clone(),
             ticket,
             joined: Vec::new(),
-            items: BTreeMap::new(),
+            items: Vec::new(),
             extra: Vec::new(),
             done: Vec::new(),
             payloads: Vec::new(),
@@ -288,13 +287,15 @@ impl Trans {
 
     /// True if the chain logs this inode already.
     pub fn logs(&self, item: &ItemState) -> bool {
-        self.items.contains_key(&item.id)
+        self.items.iter().any(|i| i.state().id == item.id)
     }
 
-    /// Logs an inode in this link and all later ones; it is formatted at each commit.
+    /// Logs an inode, which the chain does not log yet, in this link and all later ones; it is formatted at each commit.
     pub fn log_item(&mut self, item: Arc<dyn Loggable>) {
         self.note_change();
-        self.items.insert(item.state().id, item);
+        let id = item.state().id;
+        let at = self.items.partition_point(|i| i.state().id < id);
+        self.items.insert(at, item);
     }
 
     /// Logs an item that is formatted already.
@@ -372,13 +373,13 @@ impl Trans {
             commit.items.reserve(self.joined.len() + self.items.len() + self.extra.len());
             let changed = self.joined.iter().filter(|j| j.dirty);
             commit.items.extend(changed.map(|j| (j.item.clone() as Arc<dyn LogItem>, j.item.format())));
-            commit.items.extend(self.items.values().map(|i| (i.clone().as_item(), i.format())));
+            commit.items.extend(self.items.iter().map(|i| (i.clone().as_item(), i.format())));
             commit.items.append(&mut self.extra);
             commit.done = std::mem::take(&mut self.done);
             commit.payloads = std::mem::take(&mut self.payloads);
             self.seq = self.vol.journal.commit(ticket, commit);
         }
-        self.items.retain(|_, i| !i.is_homeless());
+        self.items.retain(|i| !i.is_homeless());
         self.vol.counters.give(std::mem::take(&mut self.freed_blocks));
         let (count, free) = std::mem::take(&mut self.inodes);
         self.vol.counters.add_inodes(count, free);

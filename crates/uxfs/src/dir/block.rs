@@ -2,7 +2,7 @@
 
 use super::{Dir, Found, New, data, hash, leaf, shortform};
 use crate::da::Source;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::trans::{Buf, Trans};
 use uxfs_format::Kind;
 use uxfs_format::bytes::{get32, partition, put32};
@@ -113,8 +113,7 @@ pub(super) fn add(d: &Dir, tp: &mut Trans, new: New<'_>) -> Result<bool> {
 }
 
 /// Removes a name.
-pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
-    let found = lookup(d, tp, name)?.ok_or(Error::NotFound)?;
+pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8], found: Found) -> Result<()> {
     let b = d.read_block(tp)?;
     tp.change(&b, |bytes| {
         compact(bytes);

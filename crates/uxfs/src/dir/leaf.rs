@@ -2,7 +2,7 @@
 
 use super::{Dir, Found, New, block, data, hash, node};
 use crate::da::Source;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::trans::{Buf, Trans};
 use std::ops::Range;
 use uxfs_format::Kind;
@@ -162,14 +162,9 @@ pub(super) fn add(d: &Dir, tp: &mut Trans, new: New<'_>) -> Result<bool> {
 }
 
 /// Removes a name; a data block that is empty then is freed.
-pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
+pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8], found: Found) -> Result<()> {
     let b = read(d, tp)?;
-    let h = hash(name);
-    let (mut room, (equal, _)) = {
-        let bytes = b.data();
-        (bests(&bytes), with_hash(&bytes, h))
-    };
-    let found = find(d, tp, &equal, name)?.ok_or(Error::NotFound)?;
+    let mut room = bests(&b.data());
     let (db, best) = remove_entry(d, tp, found.addr, name)?;
     if let Some(r) = room.get_mut(db as usize) {
         *r = best;
@@ -178,7 +173,7 @@ pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
         room.pop();
     }
     tp.change_at(&b, |bytes| {
-        let [head, hashes] = take_out(bytes, h, found.addr);
+        let [head, hashes] = take_out(bytes, hash(name), found.addr);
         ((), [head, hashes, put_bests(bytes, &room)])
     });
     d.log(tp, 0)

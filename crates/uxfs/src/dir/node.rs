@@ -2,7 +2,7 @@
 
 use super::{Dir, Found, New, data, hash, leaf};
 use crate::da::{Path, Source};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::trans::Trans;
 use uxfs_format::Kind;
 use uxfs_format::bytes::{get32, put16, put32};
@@ -160,9 +160,11 @@ fn insert_hash(d: &Dir, tp: &mut Trans, h: u32, addr: u32, mut way: Option<Path>
     }
 }
 
-pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
-    let (p, found) = find(d, tp, name)?;
-    let found = found.ok_or(Error::NotFound)?;
+pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8], found: Found, way: Option<Path>) -> Result<()> {
+    let p = match way {
+        Some(p) if p.is_held(tp) => p,
+        _ => find(d, tp, name)?.0,
+    };
     let (db, best) = leaf::remove_entry(d, tp, found.addr, name)?;
     set_best(d, tp, db, best)?;
     let b = p.leaf.1.clone();
@@ -175,8 +177,7 @@ pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
         1.. => {
             d.fork.fix_hash(tp, &p, last);
             if is_sparse(left, d.size) {
-                let all = leaf::live_of(&b.data());
-                join(d, tp, p, all)?;
+                join(d, tp, p)?;
             }
         }
         _ if !p.nodes.is_empty() => d.fork.remove_leaf(tp, p)?,
@@ -186,16 +187,16 @@ pub(super) fn remove(d: &Dir, tp: &mut Trans, name: &[u8]) -> Result<()> {
 }
 
 /// Moves a sparse leaf's hashes into a neighbour under the same parent, if they fit well.
-fn join(d: &Dir, tp: &mut Trans, p: Path, all: Vec<(u32, u32)>) -> Result<()> {
+fn join(d: &Dir, tp: &mut Trans, p: Path) -> Result<()> {
     let Some((_, parent, i)) = p.nodes.last().cloned() else { return Ok(()) };
     let n = da::count(&parent.data());
     for to in [i.checked_sub(1), Some(i + 1).filter(|k| *k < n)].into_iter().flatten() {
         let block = da::entry_value(&parent.data(), to);
         let b = d.fork.read(tp, block, Kind::DaAny)?;
-        let theirs = leaf::live_of(&b.data());
-        if (theirs.len() + all.len()) * 8 > d.size * 3 / 4 {
+        if (leaf::live_count(&b.data()) + leaf::live_count(&p.leaf.1.data())) * 8 > d.size * 3 / 4 {
             continue;
         }
+        let (theirs, all) = (leaf::live_of(&b.data()), leaf::live_of(&p.leaf.1.data()));
         let joined = if to < i { [theirs, all].concat() } else { [all, theirs].concat() };
         tp.change(&b, |bytes| leaf::put_live(bytes, &joined));
         let last = joined.last().map_or(0, |e| e.0);
