@@ -123,6 +123,8 @@ pub struct Inode {
     orphan: AtomicBool,
     /// References from outside: open files, names that a front end remembers.
     pub refs: AtomicU64,
+    /// Data block of a directory that the last name went into.
+    pub last_room: AtomicU32,
     /// What the file room attaches.
     pub attached: OnceLock<Box<dyn Any + Send + Sync>>,
     cache: Weak<Inodes>,
@@ -142,6 +144,7 @@ impl Inode {
             ending: AtomicBool::new(false),
             orphan: AtomicBool::new(false),
             refs: AtomicU64::new(0),
+            last_room: AtomicU32::new(0),
             attached: OnceLock::new(),
             cache,
             me: me.clone(),

@@ -4,6 +4,7 @@ use super::{Dir, Found, New, data, hash, leaf};
 use crate::da::{Path, Source};
 use crate::error::Result;
 use crate::trans::Trans;
+use std::sync::atomic::Ordering;
 use uxfs_format::Kind;
 use uxfs_format::bytes::{get32, put16, put32};
 use uxfs_format::da;
@@ -55,17 +56,28 @@ pub(super) fn lookup(d: &Dir, src: &mut impl Source, name: &[u8]) -> Result<Opti
 /// A data block with room for `size` bytes, if there is one.
 fn find_room(d: &Dir, tp: &mut Trans, size: usize) -> Result<Option<u32>> {
     let max = free_max(d.size) as u32;
+    let fits = |best: u16| best != NULL_BEST && usize::from(best) >= size;
+    // Where the last name went there is mostly room for another. What is in memory must not decide where a volume is to be reproduced.
+    let last = d.inode().last_room.load(Ordering::Relaxed);
+    if !tp.vol.reproducible
+        && let Some(b) = d.fork.read_if(tp, d.free_block(last / max), Kind::DirFree)?
+        && bests(&b.data()).nth((last % max) as usize).is_some_and(fits)
+    {
+        return Ok(Some(last));
+    }
     for i in 0..d.free_blocks() {
         let Some(b) = d.fork.read_if(tp, d.free_block(i), Kind::DirFree)? else { continue };
-        let bytes = b.data();
-        let n = get32(&bytes, VALID) as usize;
-        let bests =
-            bytes.get(FREE_HEADER..FREE_HEADER + 2 * n).unwrap_or_default().chunks_exact(2).map(|b| u16::from_be_bytes([b[0], b[1]]));
-        if let Some(k) = bests.enumerate().find_map(|(k, b)| (b != NULL_BEST && usize::from(b) >= size).then_some(k)) {
+        if let Some(k) = bests(&b.data()).position(fits) {
             return Ok(Some(i * max + k as u32));
         }
     }
     Ok(None)
+}
+
+/// What an index block says of its data blocks.
+fn bests(b: &[u8]) -> impl Iterator<Item = u16> {
+    let n = get32(b, VALID) as usize;
+    b.get(FREE_HEADER..FREE_HEADER + 2 * n).unwrap_or_default().chunks_exact(2).map(|b| u16::from_be_bytes([b[0], b[1]]))
 }
 
 /// Notes the longest unused run of data block `db`; an index block that is not needed any more is freed.
@@ -130,6 +142,7 @@ pub(super) fn add(d: &Dir, tp: &mut Trans, new: New<'_>, way: Option<Path>) -> R
     let Some(off) = data::enter(tp, &b, new) else {
         return Err(d.fork.corrupt("has less room in a block than its index says"));
     };
+    d.inode().last_room.store(db, Ordering::Relaxed);
     let best = data::best(&b.data()) as u16;
     set_best(d, tp, db, best)?;
     insert_hash(d, tp, hash(new.name), d.addr(db, off), way)?;
