@@ -41,6 +41,19 @@ fn is_zero(b: &[u8]) -> bool {
     b.chunks(64).all(|c| c.iter().fold(0, |all, b| all | b) == 0)
 }
 
+/// Hands on each page of a device that is not zero, with its offset.
+fn nonzero_pages(dev: &dyn Device, mut take: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
+    let mut buf = vec![0; 1 << 20];
+    for at in (0..dev.size_bytes()).step_by(buf.len()) {
+        let n = (dev.size_bytes() - at).min(buf.len() as u64) as usize;
+        dev.read(at, &mut buf[..n])?;
+        for (page, from) in buf[..n].chunks(PAGE as usize).zip((at..).step_by(PAGE as usize)).filter(|(p, _)| !is_zero(p)) {
+            take(from, page)?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes what a device holds into a new file, with holes for what is zero.
 ///
 /// # Errors
@@ -48,15 +61,7 @@ fn is_zero(b: &[u8]) -> bool {
 pub fn save(dev: &dyn Device, to: &Path) -> io::Result<()> {
     let f = File::create(to)?;
     f.set_len(dev.size_bytes())?;
-    let mut buf = vec![0; 1 << 20];
-    for at in (0..dev.size_bytes()).step_by(buf.len()) {
-        let n = (dev.size_bytes() - at).min(buf.len() as u64) as usize;
-        dev.read(at, &mut buf[..n])?;
-        for (page, from) in buf[..n].chunks(PAGE as usize).zip((at..).step_by(PAGE as usize)).filter(|(p, _)| !is_zero(p)) {
-            f.write_all_at(page, from)?;
-        }
-    }
-    Ok(())
+    nonzero_pages(dev, |at, page| f.write_all_at(page, at))
 }
 
 impl Memory {
@@ -76,16 +81,7 @@ impl Memory {
     /// The base's read error.
     pub fn copy_of(base: &dyn Device) -> io::Result<Memory> {
         let m = Memory::with_sectors(base.size_bytes(), base.sector_bytes());
-        let mut buf = vec![0; 1 << 20];
-        let mut at = 0;
-        while at < m.size {
-            let n = (m.size - at).min(buf.len() as u64) as usize;
-            base.read(at, &mut buf[..n])?;
-            for (page, from) in buf[..n].chunks(PAGE as usize).zip((at..).step_by(PAGE as usize)).filter(|(p, _)| !is_zero(p)) {
-                m.put(from, page)?;
-            }
-            at += n as u64;
-        }
+        nonzero_pages(base, |at, page| m.put(at, page))?;
         Ok(m)
     }
 

@@ -529,13 +529,7 @@ impl InodeFormat {
             offset: le32(b, 48 + pad),
         })
     }
-    /// The region, for an item of `regions` regions.
-    pub fn build(&self, regions: u16) -> Vec<u8> {
-        let mut b = Vec::new();
-        self.put(regions, &mut b);
-        b
-    }
-    /// Writes the region behind what `b` holds.
+    /// Writes the region, for an item of `regions` regions, behind what `b` holds.
     pub fn put(&self, regions: u16, b: &mut Vec<u8>) {
         let mut region = [0; 56];
         put(&mut region, 0, &item::INODE.to_le_bytes());
@@ -847,7 +841,9 @@ mod tests {
         assert_eq!(BufFormat::parse(&b.build(4)).unwrap(), b);
         assert!(b.runs().eq([(0, 1), (2, 1), (5, 3)]));
         let i = InodeFormat { fields: 5, asize: 0, dsize: 32, ino: Ino(131), rdev: 0, daddr: DiskAddr(128), bbs: 32, offset: 1536 };
-        assert_eq!(InodeFormat::parse(&i.build(3)).unwrap(), i);
+        let mut region = Vec::new();
+        i.put(3, &mut region);
+        assert_eq!(InodeFormat::parse(&region).unwrap(), i);
         for kind in [item::EFI, item::CUI, item::RUI, item::BUI] {
             let wide = IntentExtent { owner: 9, start: FsBlock(5), offset: 8, len: 6, flags: 2 };
             let extent = match kind {
