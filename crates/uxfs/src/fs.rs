@@ -259,12 +259,13 @@ impl Fs {
         if used.inode.refer() { Ok(used) } else { Err(Error::Stale) }
     }
 
-    /// Runs `op`; if there is no space, makes what was freed usable and runs it once more.
+    /// Runs `op`; if there is no space, makes what was freed usable and runs it again, and once more each time that others took that first
+    /// and gave it back.
     fn with_retry<T>(&self, op: impl Fn() -> Result<T>) -> Result<T> {
         match op() {
             Err(Error::NoSpace) => {
                 self.make_usable()?;
-                op()
+                space::with_freed(self.mount.vol(), RETRIES, op)
             }
             r => r,
         }
@@ -623,3 +624,5 @@ impl Fs {
 
 /// Entries gathered under the directory's lock before they are handed on.
 const READDIR_BATCH: usize = 512;
+/// Times that an operation without space is tried again after others had it and gave it back.
+const RETRIES: usize = 8;

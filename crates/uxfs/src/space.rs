@@ -17,7 +17,7 @@ mod trim;
 
 pub use alloc::{Want, alloc, alloc_in_group, alloc_metadata, defer_free, finish_free, free_extent, free_now, to_free, whoever_has};
 pub use busy::is_busy;
-pub use discard::{await_freed, work as discard_work};
+pub use discard::{await_freed, with_freed, work as discard_work};
 pub use kept::{grew, is_short, load as load_kept};
 pub use refcount::{
     alloc_cow_staging, defer_decrease, defer_free_cow, defer_increase, finish_refcount, first_shared, free_all_cow_staging, free_staged,

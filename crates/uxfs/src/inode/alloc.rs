@@ -183,13 +183,13 @@ fn alloc_in(tp: &mut Trans, agno: AgNumber, agi: &Buf, parent: Ino) -> Result<Op
     }
     let bit = rec.really_free().trailing_zeros();
     let left = InoRec { free: rec.free & !(1 << bit), freecount: rec.freecount - 1, ..rec };
-    if !finobt || left.freecount > 0 {
-        c.update(&left)?
-    } else {
-        c.delete()?
-    }
     if finobt {
-        replace(tp, agno, agi, &rec, &left)?;
+        // Where the two trees disagree, neither has been changed yet.
+        replace(c.tp, agno, agi, &rec, &left)?;
+    }
+    match left.freecount {
+        0 if finobt => c.delete()?,
+        _ => c.update(&left)?,
     }
     ag::set_agi(tp, agi, |a| a.freecount.set(a.freecount.get() - 1));
     tp.count_inodes(0, -1);
