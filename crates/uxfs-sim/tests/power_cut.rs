@@ -525,7 +525,7 @@ fn random_workloads_survive_any_cut() {
                     let seed = seeds.fetch_add(1, Ordering::Relaxed);
                     let j = run(&any_shape(seed)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
                     let tear = [512, 4096][seed as usize % 2];
-                    let plan = Plan { at_flushes: 40, between: 160, tear, again: 8, lives: 50, kernel: 100, seed };
+                    let plan = Plan { at_flushes: 40, between: 160, tear, again: 8, lives: 50, kernel: 30, seed };
                     let f = explore(&j, &plan).unwrap();
                     assert!(
                         f.damage.is_empty(),
