@@ -109,8 +109,9 @@ impl Options {
         if unit > 0 {
             let up = agsize.next_multiple_of(unit);
             agsize = if up <= max { up } else { agsize - agsize % unit };
-            // Groups that all began on the same disk would keep it busier than the others.
-            if self.agsize.is_none() && width > unit && *dblocks > agsize && agsize.is_multiple_of(width) {
+            // Groups that all began on the same disk would keep it busier than the others; who chose them knows that.
+            let chosen = self.agsize.is_some() || self.agcount.is_some();
+            if !chosen && width > unit && *dblocks > agsize && agsize.is_multiple_of(width) {
                 agsize = if agsize - unit >= min { agsize - unit } else { agsize + unit };
             }
         }

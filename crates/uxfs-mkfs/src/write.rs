@@ -152,11 +152,11 @@ fn inherit(root: &mut Core, o: &Options) {
 fn first_chunk_at(sb: &Superblock, f: &Front) -> u32 {
     let (align, unit) = (sb.inoalignmt.get(), sb.unit.get());
     let align = if align > 1 && unit.is_multiple_of(align) { unit.max(align) } else { align.max(1) };
-    let taken = match log_in_group(sb, 0) {
-        Some((start, len)) => start + len + f.list,
-        None => f.end + f.list,
-    };
-    taken.next_multiple_of(align)
+    let Some((start, len)) = log_in_group(sb, 0) else { return (f.end + f.list).next_multiple_of(align) };
+    // A log that is aligned leaves a gap before it; mkfs.xfs and xfs_repair reckon as if there was none. The first free list lies in the
+    // gap if it fits there.
+    let taken = start + len + if start - f.end < f.list { f.list } else { 0 };
+    taken.max(f.end + f.list + len).next_multiple_of(align)
 }
 
 /// The copy of the superblock in group `agno`. Two of them know the root inode; all say that mkfs is at work, as

@@ -165,6 +165,12 @@ fn volumes_are_those_of_mkfs_xfs_6_1_byte_for_byte() {
             (1024, &[('b', "size=1k"), ('d', "su=64k,sw=4")]),
             (1024, &[('l', "su=256k")]),
             (1024, &[('d', "agsize=200m"), ('l', "agnum=1")]),
+            // The root inode behind a log that leaves a gap before it, and behind one that leaves none.
+            (640, &[('b', "size=1k"), ('d', "agcount=2,su=32k,sw=2"), ('l', "agnum=0")]),
+            (640, &[('d', "agcount=2,su=64k,sw=2"), ('l', "agnum=0")]),
+            (640, &[('d', "agcount=2,su=16k,sw=2"), ('l', "agnum=0")]),
+            (640, &[('b', "size=8k"), ('d', "agcount=2,su=256k,sw=2"), ('l', "agnum=0")]),
+            (640, &[('d', "agcount=2"), ('l', "agnum=0")]),
         ],
     );
 }
