@@ -54,6 +54,12 @@ fn choices(n: u32) -> Vec<Op> {
         Op::Zero { id: A, at: 4096, len: 4096, hole: false },
         Op::Reserve { id: B, at: 5000, len: 40_000 },
         Op::Clone { from: A, to: B, at: 0, len: 4096 },
+        // Where they are the same: behind the clone.
+        Op::Dedupe { from: (B, 0), to: (A, 0), len: 4096 },
+        Op::Exchange { places: [(A, 0), (B, 0)], len: Some(4096) },
+        Op::Exchange { places: [(A, 4096), (B, 0)], len: None },
+        Op::Shift { id: A, at: 4096, len: 4096, out: true },
+        Op::Shift { id: A, at: 0, len: 4096, out: false },
         Op::SetAttr { id: A, name: name("n"), len: 3000 },
         Op::Chmod { id: B, mode: 0o600 },
     ]
