@@ -94,10 +94,11 @@ fn shape() -> Shape {
 #[test]
 fn short_sequences_survive_any_cut() {
     let kinds = choices(0).len() * points().len();
-    let (two, three) = if std::env::var_os("UXFS_LONG").is_some() { (kinds * kinds, 10_000) } else { (200, 200) };
+    let long = std::env::var_os("UXFS_LONG").is_some();
+    let (two, three) = if long { (kinds * kinds, 10_000) } else { (200, 200) };
     let chance = Chance::seeded(11);
     let mut all: Vec<Vec<Op>> = (0..kinds).map(|n| sequence(1, n)).collect();
-    match two == kinds * kinds {
+    match long {
         true => all.extend((0..two).map(|n| sequence(2, n))),
         false => all.extend((0..two).map(|_| sequence(2, chance.below((kinds * kinds) as u64) as usize))),
     }
@@ -118,8 +119,8 @@ fn short_sequences_survive_any_cut() {
     });
     let images = images.into_inner().unwrap().len();
     println!("{} sequences, {images} recovered images", all.len());
-    // Many sequences lead to the same images.
-    assert!(images > all.len() / 2);
+    // Of so many sequences, many lead to the same images.
+    assert!(images > if long { all.len() / 2 } else { all.len() });
 }
 
 /// The record of one worker's history is the same each time, from its seed and from its operations.

@@ -214,7 +214,9 @@ impl Inode {
     /// # Errors
     /// The cluster cannot be read.
     pub fn log(self: &Arc<Self>, tp: &mut Trans, fields: u32) -> Result<()> {
-        if !tp.logs(&self.item) {
+        if tp.logs(&self.item) {
+            tp.note_change();
+        } else {
             self.cluster_buf()?;
             let mut d = self.data.lock();
             d.core.changecount += 1;
@@ -224,7 +226,6 @@ impl Inode {
             tp.log_item(self.clone());
         }
         self.fields.fetch_or(fields | ino_field::CORE, Ordering::AcqRel);
-        tp.note_change();
         Ok(())
     }
 
