@@ -318,11 +318,14 @@ impl Memory {
             return;
         }
         let goal = (self.limit - self.limit / 16).saturating_sub(self.admitted.load(Ordering::Acquire));
-        // Each twice: the first look takes the mark of use away.
-        let mut looks = 2 * self.folios();
-        while self.used() > goal && looks > 0 {
-            looks -= 1;
-            let line = &self.lines[self.next.fetch_add(1, Ordering::Relaxed) % LINES];
+        // Each twice: the first look takes the mark of use away. Lines are of any length.
+        let longest = self.lines.iter().map(|l| l.lock().folios.len()).max().unwrap_or(0);
+        let start = self.next.fetch_add(1, Ordering::Relaxed);
+        for look in 0..2 * LINES * longest {
+            if self.used() <= goal {
+                break;
+            }
+            let line = &self.lines[(start + look) % LINES];
             let Some(first) = line.lock().folios.pop_front() else { continue };
             if let Some(folio) = first.upgrade()
                 && folio.make_room()
@@ -335,7 +338,31 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pages::Pages;
     use super::*;
+
+    #[test]
+    fn what_is_clean_makes_room_also_where_few_files_have_anything() {
+        const MIB: usize = 1 << 20;
+        for files in 1..=2 * LINES {
+            let m = Memory::new(files * MIB);
+            let account = Arc::default();
+            let all: Vec<_> = (0..files)
+                .map(|_| {
+                    let pages = Pages::new(&m, 4096, Arc::clone(&account));
+                    pages.keep(&pages.ticket(0), 0, &m.buf(vec![0; MIB]), false);
+                    // It was read, so it is asked twice.
+                    assert!(pages.find(0, 1, true).is_some());
+                    pages
+                })
+                .collect();
+            assert!(m.is_short());
+            m.make_room();
+            assert!(m.used() <= files * MIB - MIB / 16, "{} of {files} MiB", m.used());
+            drop(all);
+            assert_eq!(m.used(), 0);
+        }
+    }
 
     #[test]
     fn buffers_are_used_again_while_there_is_room_and_given_back_when_nobody_needs_them() {

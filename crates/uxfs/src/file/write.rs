@@ -58,6 +58,10 @@ pub(super) fn begin<'a>(
         // The size may have changed before the lock was there.
         let (at, needed) = plan(st, offset, len, append, bs)?;
         if range.start <= needed.start && needed.end <= range.end {
+            // What was dirty when room was made may be clean now.
+            if files.memory.is_short() {
+                files.memory.make_room();
+            }
             return Ok(Begun { at, _io: io, _room: room });
         }
     }
