@@ -330,6 +330,45 @@ fn choose_mode(path: &str, mode: u32, len: usize) -> std::process::Output {
 }
 
 /// The mount, a file and who opens it say how it is read and written, each more than the one before.
+/// Sixteen at once write and read pieces of all sizes, a hundred times what the budget allows: the process takes little more than that.
+#[test]
+fn a_mount_takes_no_more_memory_than_it_may() {
+    const MIB: u64 = 1 << 20;
+    for cache in ["none", "writethrough", "writeback"] {
+        let p = Place::new(&format!("memory-{cache}"));
+        p.image("v.img", 2 << 30);
+        p.uxfs(&["mkfs", "-q", "v.img"]);
+        let s = p.serve("v.img", &format!("cache={cache},memory=32M"));
+        std::thread::scope(|scope| {
+            for i in 0..16 {
+                let path = s.at.join(format!("f{i}"));
+                scope.spawn(move || {
+                    let f = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();
+                    let (c, mut buf) = (Chance::seeded(i), vec![i as u8; MIB as usize]);
+                    for reading in [false, true] {
+                        let mut at = 0;
+                        while at < 64 * MIB {
+                            let n = 4096 * (1 + c.below(256)) as usize;
+                            match reading {
+                                false => f.write_all_at(&buf[..n], at).unwrap(),
+                                true => _ = f.read_at(&mut buf[..n], at).unwrap(),
+                            }
+                            at += n as u64;
+                        }
+                    }
+                });
+            }
+        });
+        let status = fs::read_to_string(format!("/proc/{}/status", s.child.id())).unwrap();
+        let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+        let kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+        println!("{cache}: {} MiB", kib >> 10);
+        // Beside the budget each request has a buffer, and the allocator keeps some for each thread.
+        assert!(kib < 288 << 10, "{cache}: {} MiB", kib >> 10);
+        s.unmount();
+    }
+}
+
 #[test]
 fn what_is_not_to_be_cached_is_dropped() {
     use std::os::unix::fs::OpenOptionsExt;

@@ -61,6 +61,8 @@ pub struct FileDevice {
 
 /// Threads that write one batch where there is no io_uring.
 const FALLBACK_THREADS: usize = 4;
+/// Pieces that are handed to the host at once, at most; it takes 1024.
+const MOST_SLICES: usize = 256;
 /// Buffers that one batch of direct writes takes.
 const BATCH_BUFFERS: usize = 8;
 
@@ -215,11 +217,21 @@ impl FileDevice {
     }
 
     /// Writes what the host takes as it is.
-    fn write_all(&self, mut offset: u64, mut data: &[u8], flags: ReadWriteFlags) -> io::Result<()> {
+    fn write_all(&self, offset: u64, data: &[u8], flags: ReadWriteFlags) -> io::Result<()> {
+        self.write_slices(offset, &mut [io::IoSlice::new(data)], flags)
+    }
+
+    /// The same of bytes in several places, which go behind each other.
+    fn write_slices(&self, mut offset: u64, mut data: &mut [io::IoSlice<'_>], flags: ReadWriteFlags) -> io::Result<()> {
+        // Empty ones go.
+        io::IoSlice::advance_slices(&mut data, 0);
         while !data.is_empty() {
-            match rustix::io::pwritev2(&self.file, &[io::IoSlice::new(data)], offset, flags) {
+            match rustix::io::pwritev2(&self.file, data, offset, flags) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => (offset, data) = (offset + n as u64, &data[n..]),
+                Ok(n) => {
+                    offset += n as u64;
+                    io::IoSlice::advance_slices(&mut data, n);
+                }
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
@@ -249,27 +261,36 @@ impl FileDevice {
     /// Writes into the host's cache, where it copies them now, one after the other for each file, however many threads ask. Those that
     /// nobody waits for sleep meanwhile: in the host they would spin.
     fn write_cached(&self, requests: &[&WriteRequest<'_>], class: Class) -> io::Result<()> {
-        for r in requests.iter().flat_map(|r| cut(r)) {
+        let pieces: Vec<_> = requests.iter().flat_map(|r| cut(r)).collect();
+        rows(&pieces).try_for_each(|row| {
             let _permit = self.lanes.enter(class, 1);
             let _turn = (class == Class::Background).then(|| self.copying.lock());
-            self.write_all(r.offset, r.data, ReadWriteFlags::empty())?;
-        }
-        Ok(())
+            self.write_row(row, 0)
+        })
+    }
+
+    /// Writes what of a row lies behind its first `done` bytes.
+    fn write_row(&self, row: &[WriteRequest<'_>], done: usize) -> io::Result<()> {
+        let mut data: Vec<_> = row.iter().map(|r| io::IoSlice::new(r.data)).collect();
+        let mut left = data.as_mut_slice();
+        io::IoSlice::advance_slices(&mut left, done);
+        row.first().map_or(Ok(()), |first| self.write_slices(first.offset + done as u64, left, ReadWriteFlags::empty()))
     }
 
     /// Writes pieces that the host takes as they are, and waits for all.
     fn write_batch(&self, pieces: &[WriteRequest<'_>], class: Class) -> io::Result<()> {
-        if let [one] = pieces {
-            return self.write_all(one.offset, one.data, ReadWriteFlags::empty());
+        let rows: Vec<_> = rows(pieces).collect();
+        if let [one] = rows[..] {
+            return self.write_row(one, 0);
         }
         if let Some(rings) = &self.rings {
             let ring = &rings[usize::from(class != Class::Background)];
-            return ring.write_many(self.file.as_fd(), pieces, &|at, b| self.write_all(at, b, ReadWriteFlags::empty()));
+            return ring.write_many(self.file.as_fd(), &rows, &|row, done| self.write_row(row, done));
         }
-        let each = pieces.len().div_ceil(FALLBACK_THREADS).max(1);
+        let each = rows.len().div_ceil(FALLBACK_THREADS).max(1);
         std::thread::scope(|s| {
-            let one = |part: &[WriteRequest<'_>]| part.iter().try_for_each(|r| self.write_all(r.offset, r.data, ReadWriteFlags::empty()));
-            let jobs: Vec<_> = pieces.chunks(each).map(|part| s.spawn(move || one(part))).collect();
+            let some = |part: &[&[WriteRequest<'_>]]| part.iter().try_for_each(|row| self.write_row(row, 0));
+            let jobs: Vec<_> = rows.chunks(each).map(|part| s.spawn(move || some(part))).collect();
             jobs.into_iter()
                 .map(|j| j.join().unwrap_or_else(|_| Err(io::Error::other("a writer thread panicked"))))
                 .fold(Ok(()), io::Result::and)
@@ -323,6 +344,23 @@ struct Span {
 fn cut<'a>(r: &WriteRequest<'a>) -> impl Iterator<Item = WriteRequest<'a>> {
     let (offset, parts) = (r.offset, r.data.chunks(aligned::BUFFER).enumerate());
     parts.map(move |(i, data)| WriteRequest { offset: offset + (i * aligned::BUFFER) as u64, data })
+}
+
+/// Pieces that lie behind each other, and are no more together than a buffer takes, as one: with many the host has more to do.
+fn rows<'p, 'a>(mut pieces: &'p [WriteRequest<'a>]) -> impl Iterator<Item = &'p [WriteRequest<'a>]> {
+    std::iter::from_fn(move || {
+        let mut end = pieces.first()?.offset;
+        let most = end + aligned::BUFFER as u64;
+        let goes_on = |p: &&WriteRequest<'_>| {
+            let follows = p.offset == end;
+            end += p.data.len() as u64;
+            follows && end <= most
+        };
+        let n = pieces.iter().take(MOST_SLICES).take_while(goes_on).count();
+        let (row, behind) = pieces.split_at(n.max(1));
+        pieces = behind;
+        Some(row)
+    })
 }
 
 /// What the host writes at once to a file, and whether it can do so past its cache.
@@ -406,8 +444,8 @@ impl Device for FileDevice {
         let pieces: Vec<_> = whole.into_iter().flat_map(cut).collect();
         let mut left = pieces.as_slice();
         while !left.is_empty() {
-            let permit = self.lanes.enter(class, left.len().min(DEPTH as usize));
-            let now = &left[..permit.granted as usize];
+            let permit = self.lanes.enter(class, rows(left).take(DEPTH as usize).count());
+            let now = &left[..rows(left).take(permit.granted as usize).map(<[_]>::len).sum()];
             left = &left[self.write_copies(now, class)?..];
         }
         Ok(())
@@ -423,5 +461,27 @@ impl Device for FileDevice {
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_that_lie_behind_each_other_are_written_as_one() {
+        let data = vec![0; aligned::BUFFER];
+        let lengths = |pieces: &[(u64, usize)]| {
+            let all: Vec<_> = pieces.iter().map(|(offset, len)| WriteRequest { offset: *offset, data: &data[..*len] }).collect();
+            rows(&all).map(<[_]>::len).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(&[]), []);
+        assert_eq!(lengths(&[(0, 512), (512, 512), (1024, 4096), (8192, 512), (8704, 512)]), [3, 2]);
+        // Not those that lie before, and no more than a buffer takes.
+        assert_eq!(lengths(&[(4096, 512), (0, 512), (512, 512)]), [1, 2]);
+        let most = aligned::BUFFER;
+        assert_eq!(lengths(&[(0, most), (most as u64, 512), (most as u64 + 512, most - 512), (2 * most as u64, 1)]), [1, 2, 1]);
+        let many: Vec<_> = (0..MOST_SLICES as u64 + 5).map(|i| (i * 512, 512)).collect();
+        assert_eq!(lengths(&many), [MOST_SLICES, 5]);
     }
 }

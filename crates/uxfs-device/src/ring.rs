@@ -3,7 +3,7 @@
 use crate::WriteRequest;
 use io_uring::{IoUring, opcode, types};
 use parking_lot::Mutex;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Writes handed to the kernel at once.
@@ -18,22 +18,26 @@ impl Ring {
         IoUring::new(DEPTH).ok().map(|r| Ring(Mutex::new(r)))
     }
 
-    /// Writes a batch and waits for all of it. A short write is finished by `rest`.
+    /// Writes rows of pieces that lie behind each other, and waits for all of them. What a short write leaves of a row behind so many
+    /// bytes, `rest` writes.
     pub(crate) fn write_many(
         &self,
         fd: BorrowedFd<'_>,
-        requests: &[WriteRequest<'_>],
-        rest: &dyn Fn(u64, &[u8]) -> io::Result<()>,
+        rows: &[&[WriteRequest<'_>]],
+        rest: &dyn Fn(&[WriteRequest<'_>], usize) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut ring = self.0.lock();
         let mut first = Ok(());
-        for batch in requests.chunks(DEPTH as usize) {
+        for batch in rows.chunks(DEPTH as usize) {
+            let slices: Vec<Vec<IoSlice<'_>>> = batch.iter().map(|row| row.iter().map(|r| IoSlice::new(r.data)).collect()).collect();
             let mut queued = 0;
-            for (i, r) in batch.iter().enumerate() {
-                let len = r.data.len().min(1 << 30) as u32;
-                let e = opcode::Write::new(types::Fd(fd.as_raw_fd()), r.data.as_ptr(), len).offset(r.offset).build().user_data(i as u64);
-                // SAFETY: the buffer is borrowed for this whole call, and the call does not return before each of its
-                // writes has completed (the loop below reaps as many completions as were queued).
+            for (i, (row, data)) in batch.iter().zip(&slices).enumerate() {
+                let Some(head) = row.first() else { break };
+                let e = opcode::Writev::new(types::Fd(fd.as_raw_fd()), data.as_ptr().cast(), data.len() as u32);
+                let e = e.offset(head.offset).build().user_data(i as u64);
+                // SAFETY: `slices`, which have the form of `iovec`, and the buffers that they name live for this whole turn of the
+                // loop, which does not end before each of its writes has completed (the loop below reaps as many completions as
+                // were queued).
                 if unsafe { ring.submission().push(&e) }.is_err() {
                     break;
                 }
@@ -54,10 +58,10 @@ impl Ring {
                 }
                 for c in ring.completion() {
                     reaped += 1;
-                    let r = batch[c.user_data() as usize];
+                    let row = batch[c.user_data() as usize];
                     let res = match c.result() {
                         n if n < 0 => Err(io::Error::from_raw_os_error(-n)),
-                        n if (n as usize) < r.data.len() => rest(r.offset + n as u64, &r.data[n as usize..]),
+                        n if (n as usize) < row.iter().map(|r| r.data.len()).sum() => rest(row, n as usize),
                         _ => Ok(()),
                     };
                     if first.is_ok() {
@@ -65,8 +69,8 @@ impl Ring {
                     }
                 }
             }
-            for r in &batch[queued..] {
-                first = first.and(rest(r.offset, r.data));
+            for row in &batch[queued..] {
+                first = first.and(rest(row, 0));
             }
         }
         first

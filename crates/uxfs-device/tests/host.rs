@@ -83,7 +83,8 @@ fn behaves(dev: &dyn Device, seed: u64) {
                 };
                 sizes[if kind == 0 { 2 } else { usize::from(kind < 10) }] += 1;
                 let start = if kind == 1 { at.next_multiple_of(4096) } else { at };
-                at = start + len + below(40) * 512;
+                // Half of them lie behind each other.
+                at = start + len + below(2) * below(40) * 512;
                 let mut data = Placed::new(len as usize, below(2) == 0);
                 data.bytes().iter_mut().zip(0..).for_each(|(b, i)| *b = (i / 512 + start + round) as u8);
                 (start + len <= SIZE).then_some((start, data))

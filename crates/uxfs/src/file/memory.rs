@@ -12,16 +12,28 @@ use std::sync::{Arc, Weak};
 use uxfs_sync::blocking;
 use uxfs_sync::explored::{Condvar, wait};
 
+/// Bytes of a small buffer, at most; they come in few sizes. Of each size up to [`SMALL`] the allocator keeps memory for each thread, of
+/// those above a small buffer's much: so what has such a size lies in several small buffers.
+pub const PIECE: usize = 64 << 10;
+const SMALL: usize = 512 << 10;
+/// Bytes of a buffer to which what then lies in several is read.
+const SCRATCH: usize = 1 << 20;
+
+/// Bytes that a buffer for so many takes.
+fn room_for(bytes: usize) -> usize {
+    if bytes <= PIECE { bytes.next_power_of_two() } else { bytes }
+}
+
 /// Lines of folios, so that threads seldom meet at one.
 const LINES: usize = 8;
 /// Folios in a line before it is looked through for those that are gone.
 const LEAST_LINE: usize = 512;
 
 /// Bytes of a buffer that is used again: the allocator gives such memory back to the system, which then clears every page of it.
-const LARGE: usize = 128 << 10;
+const LARGE: usize = PIECE;
 /// What part of the limit such buffers may take while nobody uses them, at most, and also where others have all the rest.
 const MOST_SPARE: usize = 2;
-const LEAST_SPARE: usize = 32;
+const LEAST_SPARE: usize = 16;
 
 /// Folios that may be asked for room, the one that was asked longest ago first. Some may be gone.
 #[derive(Default)]
@@ -181,16 +193,40 @@ impl Memory {
 
     /// An empty vector for so many bytes.
     pub fn vec(&self, bytes: usize) -> Vec<u8> {
-        let mut vec = self.used_vec(bytes).unwrap_or_else(|| Vec::with_capacity(bytes));
+        let room = room_for(bytes);
+        let mut vec = self.used_vec(room).unwrap_or_else(|| Vec::with_capacity(room));
         vec.clear();
         vec
     }
 
     /// So many bytes, whatever they are: whoever asks fills them.
     pub fn filled(&self, bytes: usize) -> Vec<u8> {
-        let Some(mut vec) = self.used_vec(bytes) else { return vec![0; bytes] };
+        let room = room_for(bytes);
+        let mut vec = self.used_vec(room).unwrap_or_else(|| vec![0; room]);
         vec.resize(bytes, 0);
         vec
+    }
+
+    /// Buffers that `read` fills at once with so many bytes, which lie in them one after the other.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn read<E>(self: &Arc<Self>, bytes: usize, read: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<Vec<Arc<Buf>>, E> {
+        if bytes <= PIECE || bytes > SMALL {
+            let mut all = self.filled(bytes);
+            read(&mut all)?;
+            return Ok(vec![self.buf(all)]);
+        }
+        let mut all = self.filled(SCRATCH);
+        let done = read(&mut all[..bytes]);
+        let copy = |part: &[u8]| {
+            let mut copy = self.vec(part.len());
+            copy.extend_from_slice(part);
+            self.buf(copy)
+        };
+        let pieces = done.map(|()| all[..bytes].chunks(PIECE).map(copy).collect());
+        self.spare(all);
+        pieces
     }
 
     /// Keeps a large buffer for somebody else, instead of those that were kept longest where room is short.
@@ -362,6 +398,24 @@ mod tests {
             drop(all);
             assert_eq!(m.used(), 0);
         }
+    }
+
+    #[test]
+    fn what_is_read_lies_in_buffers_of_few_sizes() {
+        let m = Memory::new(64 << 20);
+        for bytes in [512, 4096, 12 << 10, PIECE, PIECE + 512, 200_000, SMALL, SMALL + 512, 2 << 20] {
+            let bufs = m.read(bytes, |into| {
+                into.iter_mut().zip(0..).for_each(|(b, i): (_, usize)| *b = (i / 512) as u8);
+                Ok::<_, ()>(())
+            });
+            let bufs = bufs.unwrap();
+            let all: Vec<u8> = bufs.iter().flat_map(|b| b.bytes()).copied().collect();
+            assert!(all.len() == bytes && all.iter().enumerate().all(|(i, b)| *b == (i / 512) as u8), "{bytes}");
+            let fits = |b: &Arc<Buf>| b.size() > SMALL || (b.size() <= PIECE && b.size().is_power_of_two());
+            assert!(bufs.iter().all(fits) && bufs.len() <= SMALL / PIECE, "{bytes}");
+            assert!(m.used() < 2 * bytes, "{bytes}: {}", m.used());
+        }
+        assert_eq!((m.read(PIECE, |_| Err(5)).err(), m.read(3 * PIECE, |_| Err(6)).err(), m.used()), (Some(5), Some(6), 0));
     }
 
     #[test]

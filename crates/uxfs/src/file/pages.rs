@@ -14,7 +14,7 @@ use super::memory::{Buf, Memory};
 use super::stretches::{Page, Stretches};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{AddAssign, Range};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -106,6 +106,14 @@ pub struct Installed {
     pub spare: u64,
     /// Blocks of which it was not known whether they need a promise, because they were dirty a moment ago: nothing was done with them.
     pub undecided: Vec<u64>,
+}
+
+impl AddAssign for Installed {
+    fn add_assign(&mut self, more: Installed) {
+        self.newly_dirty += more.newly_dirty;
+        self.spare += more.spare;
+        self.undecided.extend(more.undecided);
+    }
 }
 
 /// What is known of a block that is to be written.

@@ -179,19 +179,21 @@ pub(super) fn read_pages(
         let (first, to) = (e.off.0.max(blocks.start), e.end().min(blocks.end));
         let len = ((to - first) * bs) as usize;
         debug_assert!(len <= FOLIO);
-        let mut bytes = st.files.memory.filled(len);
-        let r = uxfs_sync::blocking(|| inode.vol.dev.read(place(inode, &e, first), &mut bytes));
+        let at = place(inode, &e, first);
+        let read = st.files.memory.read(len, |into| uxfs_sync::blocking(|| inode.vol.dev.read(at, into)));
         // Nobody asked for what lies ahead: it fails when somebody does.
-        if first * bs >= end && r.is_err() {
+        if first * bs >= end && read.is_err() {
             return Ok(());
         }
-        r?;
-        let page = st.files.memory.buf(bytes);
-        st.pages.keep(&ticket, first, &page, drop);
-        let (s, t) = ((first * bs).max(offset), (to * bs).min(end));
-        if s < t {
-            let skip = (s - first * bs) as usize;
-            buf[(s - offset) as usize..(t - offset) as usize].copy_from_slice(&page.bytes()[skip..skip + (t - s) as usize]);
+        let mut next = first;
+        for page in read? {
+            st.pages.keep(&ticket, next, &page, drop);
+            let (from, behind) = (next * bs, next * bs + page.bytes().len() as u64);
+            let (s, t) = (from.max(offset), behind.min(end));
+            if s < t {
+                buf[(s - offset) as usize..(t - offset) as usize].copy_from_slice(&page.bytes()[(s - from) as usize..(t - from) as usize]);
+            }
+            next = behind / bs;
         }
     }
     Ok(())

@@ -1,14 +1,15 @@
 //! Writing into the cache: blocks are promised, pages put in place, the device is not touched but for what a write changes in part.
 
 use super::iolock::FileGuard;
-use super::memory::{Buf, Room};
-use super::pages::{FOLIO, Need};
+use super::memory::{Buf, PIECE, Room};
+use super::pages::{FOLIO, Installed, Need};
 use super::read::read_under_lock;
 use super::writeback::write_back;
 use super::{FileState, Files, How, IoMode, MAX_SIZE, Why, touch, zero_tail};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Which};
 use crate::map;
+use smallvec::{SmallVec, smallvec};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -227,17 +228,12 @@ pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: Source<'
             more => Ok(done + more?),
         };
     }
-    let composed;
-    let home = match src.home {
-        Some(home) if (offset | end).is_multiple_of(bs) => {
-            home.0.count();
-            home
+    let bufs = match src.home {
+        Some((buf, at)) if (offset | end).is_multiple_of(bs) => {
+            buf.count();
+            smallvec![(buf.clone(), at, wanted.len())]
         }
-        _ => {
-            let bytes = compose(inode, st, offset, &src, how.drop);
-            composed = st.files.memory.buf(bytes.inspect_err(|_| st.give_up_pages(inode, promised(&wanted)))?);
-            (&composed, 0)
-        }
+        _ => compose(inode, st, offset, src, how.drop).inspect_err(|_| st.give_up_pages(inode, promised(&wanted)))?,
     };
     let late = hole(Hole::LateSize);
     if how.grow && !late {
@@ -245,7 +241,12 @@ pub(super) fn put(inode: &Arc<Inode>, st: &FileState, offset: u64, src: Source<'
         st.size.fetch_max(end, Ordering::AcqRel);
     }
     loop {
-        let done = st.pages.write(first, home, &wanted, how.drop);
+        let (mut done, mut from) = (Installed::default(), 0);
+        for (buf, at, blocks) in &bufs {
+            let some = &wanted[from..from + blocks];
+            done += st.pages.write(first + from as u64, (buf, *at), some, how.drop);
+            from += blocks;
+        }
         st.files.count_dirty(done.newly_dirty as isize);
         if done.spare > 0 {
             st.give_up_pages(inode, done.spare);
@@ -277,12 +278,13 @@ fn promise(inode: &Arc<Inode>, st: &FileState, needs: &[Need]) -> Result<()> {
     }
 }
 
+/// A buffer, where in it whole blocks begin, and how many.
+type Blocks = (Arc<Buf>, usize, usize);
+
 /// Whole blocks: what is written, and around it what the first and the last block hold.
-fn compose(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], drop: bool) -> Result<Vec<u8>> {
+fn compose(inode: &Arc<Inode>, st: &FileState, offset: u64, src: Source<'_>, drop: bool) -> Result<SmallVec<[Blocks; 1]>> {
     let bs = u64::from(inode.vol.geo.blocksize);
     let (end, size) = (offset + src.len() as u64, st.size.load(Ordering::Acquire));
-    let (start, stop) = (offset - offset % bs, end.next_multiple_of(bs));
-    let mut bytes = st.files.memory.vec((stop - start) as usize);
     // Bytes past the end are whatever the last block held; they are not part of the file.
     let old = |bytes: &mut Vec<u8>, from: u64, to: u64| -> Result<()> {
         let at = bytes.len();
@@ -290,8 +292,16 @@ fn compose(inode: &Arc<Inode>, st: &FileState, offset: u64, src: &[u8], drop: bo
         let n = size.saturating_sub(from).min(to - from) as usize;
         if n > 0 { read_under_lock(inode, st, from, &mut bytes[at..at + n], drop) } else { Ok(()) }
     };
-    old(&mut bytes, start, offset)?;
-    bytes.extend_from_slice(src);
-    old(&mut bytes, end, stop)?;
-    Ok(bytes)
+    let (mut bufs, mut at) = (SmallVec::new(), offset);
+    while at < end {
+        let to = (at / PIECE as u64 + 1).saturating_mul(PIECE as u64).min(end);
+        let (start, stop) = (at - at % bs, to.next_multiple_of(bs));
+        let mut bytes = st.files.memory.vec((stop - start) as usize);
+        old(&mut bytes, start, at)?;
+        bytes.extend_from_slice(&src[(at - offset) as usize..(to - offset) as usize]);
+        old(&mut bytes, to, stop)?;
+        bufs.push((st.files.memory.buf(bytes), 0, ((stop - start) / bs) as usize));
+        at = to;
+    }
+    Ok(bufs)
 }

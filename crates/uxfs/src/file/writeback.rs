@@ -1,5 +1,6 @@
 //! Write-back: dirty pages get blocks, go to the device, and become part of the file.
 
+use super::memory::PIECE;
 use super::pages::Run;
 use super::{FileState, Files, MAX_SIZE, Told, Why, staged};
 use crate::error::{Error, Result};
@@ -26,8 +27,6 @@ const LONGEST_RUN: u64 = 4 << 20;
 const LONGEST_QUIET_RUN: u64 = 1 << 20;
 /// Runs that are written together.
 const MOST_RUNS: usize = 32;
-/// Bytes from which on a piece of a run is written as it lies; shorter ones are put together first.
-const WRITTEN_AS_IT_LIES: usize = 64 << 10;
 
 /// Where a part of a run goes.
 enum Target {
@@ -248,7 +247,7 @@ fn write_batch(inode: &Arc<Inode>, st: &FileState, batch: &[(Run, Vec<Part>)], c
     batch.iter().try_for_each(|(run, parts)| complete(inode, st, parts, (run.first + run.blocks) * bs))
 }
 
-/// What is written for a part of a run, and where.
+/// What is written for a part of a run, and where: as it lies, but for short pieces, which are put together first.
 fn bytes_of<'a>(run: &'a Run, p: &Part, bs: u64, start: u64) -> Vec<(u64, Cow<'a, [u8]>)> {
     let end = p.off + u64::from(p.len);
     let mut out: Vec<(u64, Cow<'a, [u8]>)> = Vec::new();
@@ -256,11 +255,16 @@ fn bytes_of<'a>(run: &'a Run, p: &Part, bs: u64, start: u64) -> Vec<(u64, Cow<'a
         let (s, e) = (piece.first.max(p.off), piece.end().min(end));
         let bytes = &piece.bytes()[((s - piece.first) * bs) as usize..((e - piece.first) * bs) as usize];
         let at = start + (s - p.off) * bs;
-        let small = |n: usize| n < WRITTEN_AS_IT_LIES;
         match out.last_mut() {
-            Some((_, last)) if small(bytes.len()) && (small(last.len()) || matches!(last, Cow::Owned(_))) => {
-                last.to_mut().extend_from_slice(bytes)
-            }
+            Some((_, last)) if bytes.len() < PIECE && last.len() + bytes.len() <= PIECE => match last {
+                Cow::Owned(all) => all.extend_from_slice(bytes),
+                Cow::Borrowed(first) => {
+                    let mut all = Vec::with_capacity(PIECE);
+                    all.extend_from_slice(first);
+                    all.extend_from_slice(bytes);
+                    *last = Cow::Owned(all);
+                }
+            },
             _ => out.push((at, Cow::Borrowed(bytes))),
         }
     }
