@@ -280,9 +280,10 @@ fn computing() -> Result<()> {
                 }
             }
             v.sync()?;
-            let [all, system] = [0, 1].map(|i| cpu().map(|now| (now[i] - begun[i]) * 1e6 / n as f64));
+            let now = cpu()?;
+            let [all, system] = [0, 1].map(|i| (now[i] - begun[i]) * 1e6 / n as f64);
             let log = (counter(&v, "blocks") - logged) as f64 * 512.0 / n as f64;
-            t.row([format!("{name}, {what}"), format!("{:.1}", all?), format!("{:.1}", system?), format!("{log:.0}")]);
+            t.row([format!("{name}, {what}"), format!("{all:.1}"), format!("{system:.1}"), format!("{log:.0}")]);
         }
         v.unmount()?;
     }

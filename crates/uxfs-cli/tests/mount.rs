@@ -329,8 +329,7 @@ fn choose_mode(path: &str, mode: u32, len: usize) -> std::process::Output {
     Command::new("perl").args(["-e", script, path, &mode.to_string(), &len.to_string()]).output().unwrap()
 }
 
-/// The mount, a file and who opens it say how it is read and written, each more than the one before.
-/// Sixteen at once write and read pieces of all sizes, a hundred times what the budget allows: the process takes little more than that.
+/// Sixteen at once write and then read pieces of all sizes, a gibibyte in all: the process takes little more than the memory that it may.
 #[test]
 fn a_mount_takes_no_more_memory_than_it_may() {
     const MIB: u64 = 1 << 20;
@@ -369,6 +368,7 @@ fn a_mount_takes_no_more_memory_than_it_may() {
     }
 }
 
+/// The mount, a file and who opens it say how it is read and written, each more than the one before.
 #[test]
 fn what_is_not_to_be_cached_is_dropped() {
     use std::os::unix::fs::OpenOptionsExt;
