@@ -37,7 +37,7 @@ pub use write::{Source, with_given, write};
 pub use writeback::{fsync, write_back};
 
 use crate::error::{Error, Result};
-use crate::inode::{Inode, Which};
+use crate::inode::{Attached, Inode, Which};
 use crate::map;
 use crate::trans::Trans;
 use crate::volume::Volume;
@@ -48,6 +48,7 @@ use iolock::FileLock;
 use memory::Memory;
 use pages::Pages;
 use parking_lot::Mutex;
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use writeback::Claims;
@@ -153,6 +154,13 @@ impl FileState {
     fn give_up_pages(&self, inode: &Inode, pages: u64) {
         inode.vol.counters.settle_delayed(pages, true);
         self.settle_pages(inode, pages);
+    }
+}
+
+impl Attached for FileState {
+    fn is_spent(&self) -> bool {
+        // A failure is kept for whoever asks for the file by its number, too.
+        self.failures.lock().count == 0 && self.pages.is_empty() && self.staged.lock().is_empty()
     }
 }
 
@@ -292,9 +300,15 @@ impl Files {
         self.flusher.stop();
     }
 
+    /// The state of a file, if it has any.
+    fn known_state(inode: &Inode) -> Option<&FileState> {
+        let attached: &dyn Any = &**inode.attached.get()?;
+        attached.downcast_ref()
+    }
+
     /// The state of a file.
     pub fn state<'a>(self: &Arc<Self>, inode: &'a Inode) -> &'a FileState {
-        let attached = inode.attached.get_or_init(|| {
+        inode.attached.get_or_init(|| {
             Box::new(FileState {
                 pages: Pages::new(&self.memory, inode.vol.geo.blocksize as usize, self.nobody.clone()),
                 lock: FileLock::new(self.cfg.lock),
@@ -309,7 +323,7 @@ impl Files {
                 files: self.clone(),
             })
         });
-        match attached.downcast_ref() {
+        match Self::known_state(inode) {
             Some(s) => s,
             None => unreachable!("only this room attaches to inodes"),
         }
@@ -357,16 +371,16 @@ impl Files {
 }
 
 /// Bytes of a file as users see them. For what is no regular file, the core's.
-pub fn size(files: &Arc<Files>, inode: &Inode) -> u64 {
-    match inode.attached.get() {
-        Some(_) => files.state(inode).size.load(Ordering::Acquire),
+pub fn size(inode: &Inode) -> u64 {
+    match Files::known_state(inode) {
+        Some(st) => st.size.load(Ordering::Acquire),
         None => inode.data().core.size,
     }
 }
 
 /// Blocks that are promised to a file and not yet its own.
-pub fn promised(files: &Arc<Files>, inode: &Inode) -> u64 {
-    inode.attached.get().map_or(0, |_| files.state(inode).promise.lock().pages)
+pub fn promised(inode: &Inode) -> u64 {
+    Files::known_state(inode).map_or(0, |st| st.promise.lock().pages)
 }
 
 /// Longest file.
@@ -468,8 +482,7 @@ fn drop_pages(inode: &Inode, st: &FileState, from: u64, end: u64) {
 
 /// Forgets all data of a file that is going away.
 pub(crate) fn forget(files: &Arc<Files>, inode: &Arc<Inode>) {
-    if inode.attached.get().is_some() {
-        let st = files.state(inode);
+    if let Some(st) = Files::known_state(inode) {
         let _one = st.claims.all();
         drop_pages(inode, st, 0, u64::MAX);
         st.times.store(false, Ordering::Release);
@@ -479,8 +492,8 @@ pub(crate) fn forget(files: &Arc<Files>, inode: &Arc<Inode>) {
 }
 
 /// A new file begins under this number: what the cache knew of the old one counts no more.
-pub(crate) fn begin(files: &Arc<Files>, inode: &Arc<Inode>) {
-    if inode.attached.get().is_some() {
-        files.state(inode).size.store(inode.data().core.size, Ordering::Release);
+pub(crate) fn begin(inode: &Inode) {
+    if let Some(st) = Files::known_state(inode) {
+        st.size.store(inode.data().core.size, Ordering::Release);
     }
 }

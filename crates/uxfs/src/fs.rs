@@ -222,6 +222,8 @@ impl Fs {
         all.extend(self.mount.names.files.stats(u64::from(vol.geo.blocksize)));
         let bufs = &vol.bufs;
         all.extend([("pinned_bytes", vol.journal.pinned_bytes()), ("buffer_bytes", bufs.bytes() as u64), ("buffer_reads", bufs.reads())]);
+        let (inodes, away) = self.mount.names.inodes.count();
+        all.extend([("inodes", inodes as u64), ("inodes_away", away as u64)]);
         let op = vol.journal.op().waits();
         let us = |t: std::time::Duration| t.as_micros() as u64;
         all.extend([
@@ -254,9 +256,15 @@ impl Fs {
     }
 
     fn inode(&self, ino: u64) -> Result<Used<'_>> {
-        let names = &self.mount.names;
-        let used = Used { inode: names.inodes.get(Ino(ino))?, names };
-        if used.inode.refer() { Ok(used) } else { Err(Error::Stale) }
+        let inode = self.mount.names.inodes.get(Ino(ino))?;
+        let lives = inode.refer();
+        let used = self.used(inode);
+        if lives { Ok(used) } else { Err(Error::Stale) }
+    }
+
+    /// An inode that somebody refers to for this operation.
+    fn used(&self, inode: Arc<Inode>) -> Used<'_> {
+        Used { inode, names: &self.mount.names }
     }
 
     /// Runs `op`; if there is no space, makes what was freed usable and runs it again, and once more each time that others took that first
@@ -285,8 +293,8 @@ impl Fs {
     }
 
     fn stat_of(&self, inode: &Arc<Inode>) -> Stat {
-        let size = if inode.core().kind() == mode::REG { file::size(&self.mount.names.files, inode) } else { inode.core().size };
-        let promised = file::promised(&self.mount.names.files, inode);
+        let size = if inode.core().kind() == mode::REG { file::size(inode) } else { inode.core().size };
+        let promised = file::promised(inode);
         let d = inode.data();
         let c: &Core = &d.core;
         let dev = if c.format == Format::Dev { uxfs_format::bytes::get32(&d.data.local, 0) } else { 0 };
@@ -337,7 +345,11 @@ impl Fs {
     /// [`Error::NotFound`], [`Error::NotDirectory`].
     pub fn lookup(&self, dir: u64, name: &[u8]) -> Result<Stat> {
         let _open = self.enter()?;
-        let i = self.mount.names.lookup(&*self.inode(dir)?, name)?;
+        let dir = self.inode(dir)?;
+        let i = self.mount.names.find(&dir, name, |i| {
+            i.refer();
+            self.used(i)
+        })?;
         let _l = i.lock_shared();
         Ok(self.stat_of(&i))
     }
@@ -369,7 +381,7 @@ impl Fs {
     /// Freeing it failed.
     pub fn forget(&self, ino: u64, n: u64) -> Result<()> {
         let _open = self.enter()?;
-        let Some(i) = self.mount.names.inodes.peek(Ino(ino)) else { return Ok(()) };
+        let Some(i) = self.mount.names.inodes.peek_or_give_back(Ino(ino), n) else { return Ok(()) };
         let before = i.refs.fetch_update(Ordering::AcqRel, Ordering::Acquire, |r| Some(r.saturating_sub(n))).unwrap_or(0);
         if before <= n && i.core().nlink == 0 && self.mount.vol().journal.shutdown.reason().is_none() {
             return self.mount.names.release_if_gone(&i);
@@ -417,7 +429,7 @@ impl Fs {
         let _open = self.enter()?;
         let d = self.inode(dir)?;
         let (new, lists) = self.new_inode(&d, m)?;
-        let i = self.with_retry(|| self.mount.names.create(&d, name, new))?;
+        let i = self.used(self.with_retry(|| self.mount.names.create(&d, name, new))?);
         self.give_lists(&i, lists)?;
         Ok(self.stat_of(&i))
     }
@@ -468,7 +480,7 @@ impl Fs {
     pub fn symlink(&self, dir: u64, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Stat> {
         let _open = self.enter()?;
         let d = self.inode(dir)?;
-        let i = self.with_retry(|| self.mount.names.symlink(&d, name, target, uid, gid))?;
+        let i = self.used(self.with_retry(|| self.mount.names.symlink(&d, name, target, uid, gid))?);
         Ok(self.stat_of(&i))
     }
 

@@ -30,7 +30,7 @@ use uxfs_format::bytes::put32;
 use uxfs_format::inode::{CORE_SIZE, Core, Format, INODE_CRC, NEXT_UNLINKED, flag2, swap_for_log};
 use uxfs_format::log::{InodeFormat, ino_field};
 use uxfs_format::superblock::incompat;
-use uxfs_format::{Ino, Kind, Lsn, crc};
+use uxfs_format::{AgBlock, DiskAddr, Geometry, Ino, Kind, Lsn, crc};
 use uxfs_journal::{ItemState, LogItem, Push, Regions, WriteUnit};
 
 /// Core and forks.
@@ -100,6 +100,12 @@ mod chunk {
     pub const GONE: u8 = 2;
 }
 
+/// What another room keeps with an inode.
+pub trait Attached: Any + Send + Sync {
+    /// True if whoever refers to the inode would miss nothing of it.
+    fn is_spent(&self) -> bool;
+}
+
 /// Exclusive hold on an inode.
 pub type Exclusive = ArcRwLockWriteGuard<RawRwLock, ()>;
 /// Shared hold on an inode.
@@ -125,8 +131,10 @@ pub struct Inode {
     pub refs: AtomicU64,
     /// Data block of a directory that the last name went into.
     pub last_room: AtomicU32,
+    /// Somebody asked the cache for it since that last made room.
+    asked_for: AtomicBool,
     /// What the file room attaches.
-    pub attached: OnceLock<Box<dyn Any + Send + Sync>>,
+    pub attached: OnceLock<Box<dyn Attached>>,
     cache: Weak<Inodes>,
     me: Weak<Inode>,
 }
@@ -145,6 +153,7 @@ impl Inode {
             orphan: AtomicBool::new(false),
             refs: AtomicU64::new(0),
             last_room: AtomicU32::new(0),
+            asked_for: AtomicBool::new(false),
             attached: OnceLock::new(),
             cache,
             me: me.clone(),
@@ -182,8 +191,15 @@ impl Inode {
         self.item.is_pinned() || self.item.ail_lsn().is_some()
     }
 
+    /// True if it is all on its device, so that whoever refers to it from outside need not keep it in memory. One that lost its last name is
+    /// not: what becomes of it hangs on who does.
+    fn can_be_read_again(&self) -> bool {
+        let named = self.data().core.nlink > 0 && !self.ending.load(Ordering::Acquire);
+        named && self.attached.get().is_none_or(|a| a.is_spent())
+    }
+
     /// Address and basic blocks of its cluster, and its offset within.
-    fn place(&self) -> (uxfs_format::DiskAddr, u32, usize) {
+    fn place(&self) -> (DiskAddr, u32, usize) {
         cluster_place(&self.vol.geo, self.ino)
     }
 
@@ -269,6 +285,12 @@ impl Inode {
         !self.ending.load(Ordering::SeqCst)
     }
 
+    /// As [`Inode::refer`], of one that has no name from its beginning.
+    pub(crate) fn refer_unnamed(&self) {
+        self.orphan.store(true, Ordering::SeqCst);
+        self.refer();
+    }
+
     /// Counts one less; true if that was the last one, and its end waits for that.
     pub(crate) fn give_back(&self) -> bool {
         self.refs.fetch_sub(1, Ordering::SeqCst) == 1 && self.orphan.load(Ordering::SeqCst)
@@ -313,14 +335,17 @@ struct Flushed {
     _hold: Shared,
 }
 
+/// First block of the cluster of an inode.
+pub(crate) fn cluster_block(g: &Geometry, ino: Ino) -> AgBlock {
+    let agbno = g.agino_agbno(g.ino_agino(ino)).0;
+    AgBlock(agbno - agbno % g.cluster_blocks())
+}
+
 /// Address and basic blocks of the cluster of an inode, and the inode's offset within.
-pub(crate) fn cluster_place(g: &uxfs_format::Geometry, ino: Ino) -> (uxfs_format::DiskAddr, u32, usize) {
-    let (agno, agino) = (g.ino_agno(ino), g.ino_agino(ino));
-    let agbno = g.agino_agbno(agino).0;
-    let cb = g.cluster_blocks();
-    let first = agbno / cb * cb;
-    let slot = agino.0 - (first << g.inopblog);
-    (g.ag_daddr(agno, uxfs_format::AgBlock(first)), cb * g.bb_per_block(), slot as usize * g.inodesize as usize)
+pub(crate) fn cluster_place(g: &Geometry, ino: Ino) -> (DiskAddr, u32, usize) {
+    let first = cluster_block(g, ino);
+    let slot = g.ino_agino(ino).0 - g.agbno_agino(first).0;
+    (g.ag_daddr(g.ino_agno(ino), first), g.cluster_blocks() * g.bb_per_block(), slot as usize * g.inodesize as usize)
 }
 
 /// Bytes of an inode in memory, without long extent lists.

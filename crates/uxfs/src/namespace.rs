@@ -85,24 +85,27 @@ impl Names {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`]; the directory is corrupt.
     pub fn lookup(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Arc<Inode>> {
+        self.find(dir, name, |i| i)
+    }
+
+    /// Finds a name, and runs `then` while the inode has it.
+    ///
+    /// # Locks
+    /// The directory's, shared, also while the inode is read: as long as it has a name it is not freed, nor its number another file's.
+    ///
+    /// # Errors
+    /// As [`Names::lookup`].
+    pub fn find<T>(&self, dir: &Arc<Inode>, name: &[u8], then: impl FnOnce(Arc<Inode>) -> T) -> Result<T> {
         if name.len() > uxfs_format::dir::MAX_NAME {
             return Err(Error::NameTooLong);
         }
-        let found = {
-            let _d = dir.lock_shared();
-            dir::lookup(&mut Reader(&self.vol), dir, name)?
-        };
-        let f = found.ok_or(Error::NotFound)?;
-        match self.inodes.get(f.ino) {
-            Err(Error::Stale) => {
-                // Unlinked since the look, or an entry that leads to a free inode.
-                let _d = dir.lock_shared();
-                match dir::lookup(&mut Reader(&self.vol), dir, name)? {
-                    Some(g) if g == f => Err(self.vol.corrupt(dir.ino, "has an entry that leads to a free inode")),
-                    _ => Err(Error::NotFound),
-                }
-            }
-            r => r,
+        let _d = dir.lock_shared();
+        let found = dir::lookup(&mut Reader(&self.vol), dir, name)?;
+        // A removed directory still has an entry that led upwards.
+        let found = found.filter(|_| dir.data().core.nlink > 0).ok_or(Error::NotFound)?;
+        match self.inodes.get(found.ino) {
+            Err(Error::Stale) => Err(self.vol.corrupt(dir.ino, "has an entry that leads to a free inode")),
+            r => r.map(then),
         }
     }
 
@@ -173,7 +176,7 @@ impl Names {
         }
     }
 
-    /// Makes a file, directory, device, pipe or socket.
+    /// Makes a file, directory, device, pipe or socket. The caller refers to it, and is to give that back.
     ///
     /// # Errors
     /// [`Error::Exists`], `NoSpace`, the name is not allowed.
@@ -192,7 +195,8 @@ impl Names {
         let inode = inode::dialloc(&mut tp, &self.inodes, dir.ino, is_dir)?;
         let _i = inode.lock();
         self.init_inode(&inode, &core, &new);
-        file::begin(&self.files, &inode);
+        inode.refer();
+        file::begin(&inode);
         inode.log(&mut tp, ino_field::DFORK | ino_field::AEXT)?;
         if is_dir {
             dir::init(&mut tp, &inode, dir.ino)?;
@@ -205,7 +209,7 @@ impl Names {
         Ok(inode)
     }
 
-    /// Makes an inode that has no name yet, on an unlinked list: a crash frees it.
+    /// Makes an inode that has no name yet, on an unlinked list: a crash frees it. The caller refers to it, and is to give that back.
     ///
     /// # Errors
     /// `NoSpace`.
@@ -218,15 +222,15 @@ impl Names {
         let _i = inode.lock();
         self.init_inode(&inode, &core, &new);
         inode.data().core.nlink = 0;
-        inode.refs.fetch_add(1, Ordering::AcqRel);
-        file::begin(&self.files, &inode);
+        inode.refer_unnamed();
+        file::begin(&inode);
         inode.log(&mut tp, ino_field::DFORK | ino_field::AEXT)?;
         inode::unlinked_add(&mut tp, &inode)?;
         tp.commit()?;
         Ok(inode)
     }
 
-    /// Makes a symbolic link.
+    /// Makes a symbolic link. The caller refers to it, and is to give that back.
     ///
     /// # Errors
     /// As [`Names::create`]; a target longer than 1024 bytes or empty.
@@ -247,6 +251,7 @@ impl Names {
         let inode = inode::dialloc(&mut tp, &self.inodes, dir.ino, false)?;
         let _i = inode.lock();
         self.init_inode(&inode, &dir.core(), &NewInode { mode: mode::LNK | 0o777, uid, gid, rdev: 0 });
+        inode.refer();
         link::put(&mut tp, &inode, target)?;
         dir::add(&mut tp, dir, name, inode.ino, of_mode(mode::LNK), spot)?;
         parent::add(&mut tp, &inode, dir, name)?;

@@ -2,6 +2,7 @@
 
 use crate::counters::{Counters, Kept};
 use crate::error::{Error, Result};
+use foldhash::HashSet;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,6 +29,9 @@ pub struct PerAg {
     pub kept: Kept,
     /// The unlinked inode before one, where it is known: what removal from the middle of a list needs.
     pub unlinked_prev: Mutex<BTreeMap<u32, u32>>,
+    /// First blocks of the inode clusters that were freed since the volume was opened and are none again: what lies there still looks like
+    /// inodes to whoever comes with an old number.
+    pub freed_clusters: Mutex<HashSet<u32>>,
 }
 
 /// An extent whose freeing is durable, as its group's list of busy ones knows it.

@@ -143,7 +143,7 @@ impl Readers {
 
 /// A window is there, or will not come.
 fn forget(job: &Job) {
-    if let Some(st) = job.inode.attached.get().and_then(|a| a.downcast_ref::<FileState>()) {
+    if let Some(st) = Files::known_state(&job.inode) {
         st.ahead.arrived(&job.blocks);
     }
 }

@@ -460,6 +460,11 @@ impl Pages {
         }
     }
 
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.folios.read().is_empty()
+    }
+
     /// How many are dirty.
     pub fn dirty(&self) -> usize {
         self.dirty.load(Ordering::Acquire)

@@ -527,10 +527,7 @@ fn log_times(inode: &Arc<Inode>, st: &FileState) -> Result<()> {
 /// After it returned, the file reads as it did then.
 pub fn fsync(files: &Arc<Files>, inode: &Arc<Inode>, told: Option<&Told>) -> Result<()> {
     let done = make_durable(files, inode);
-    if inode.attached.get().is_none() {
-        return done;
-    }
-    let st = files.state(inode);
+    let Some(st) = Files::known_state(inode) else { return done };
     let news = st.tell(told.unwrap_or(&st.told));
     // What failed just now is told once.
     done.and(news)

@@ -102,7 +102,7 @@ impl Fs {
     pub(super) fn write_inode(&self, inode: &Arc<Inode>, offset: u64, data: Source<'_>, append: bool, how: How) -> Result<usize> {
         let files = &self.mount.names.files;
         inode.check_mutable()?;
-        if !append && offset < file::size(files, inode) {
+        if !append && offset < file::size(inode) {
             inode.check_removable()?;
         }
         let write = || {

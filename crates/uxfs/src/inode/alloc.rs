@@ -327,6 +327,7 @@ fn init_inodes(tp: &mut Trans, agno: AgNumber, agbno: u32, blocks: u32) {
             inode::init_free(d, g.ino(agno, AgIno(first + i as u32)), generation, &g);
         }
         tp.order_buf(&b);
+        tp.vol.groups[agno.0 as usize].freed_clusters.lock().remove(&(agbno + c));
     }
     let f = IcreateFormat { agno, agbno: AgBlock(agbno), count: blocks << g.inopblog, isize: g.inodesize, len: blocks, generation };
     tp.log_regions(Arc::new(Icreate(ItemState::default())), [f.build()].into());
@@ -396,6 +397,7 @@ fn free_chunk(tp: &mut Trans, inodes: &Inodes, agno: AgNumber, agi: &Buf, rec: I
         if exists >> i & 1 != 0 {
             let b = tp.read_buf(g.ag_daddr(agno, AgBlock(first + c)), cb * g.bb_per_block(), Kind::Inode)?;
             tp.invalidate(&b);
+            tp.vol.groups[agno.0 as usize].freed_clusters.lock().insert(first + c);
             run = Some(run.map_or((first + c, cb), |(s, n)| (s, n + cb)));
         } else if let Some((s, n)) = run.take() {
             space::defer_free(tp, g.fsb(agno, AgBlock(s)), n, Owner::INODES);
