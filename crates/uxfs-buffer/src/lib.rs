@@ -217,8 +217,10 @@ impl BufferCache {
         Ok(())
     }
 
-    /// Zeroes the buffer of a block that was just allocated, whatever it held; the caller holds it.
+    /// Zeroes the buffer of a block that was just allocated, whatever it held; the caller holds it. Somebody who reads what lay there before
+    /// has it first.
     pub fn init(&self, b: &Buffer) {
+        let _one = uxfs_sync::lock(&b.loading);
         b.data.write().fill(0);
         b.valid.store(true, Ordering::Release);
     }
@@ -249,5 +251,70 @@ impl BufferCache {
     /// Buffers read from the device so far.
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::thread;
+    use std::time::Duration;
+    use uxfs_device::{Device, Memory, WriteFlags};
+
+    /// A device whose reads wait until they may go on.
+    struct Gate {
+        dev: Memory,
+        reached: Barrier,
+        go_on: Barrier,
+    }
+
+    impl Device for Gate {
+        fn size_bytes(&self) -> u64 {
+            self.dev.size_bytes()
+        }
+        fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+            self.dev.read(offset, buf)?;
+            self.reached.wait();
+            self.go_on.wait();
+            Ok(())
+        }
+        fn write(&self, offset: u64, data: &[u8], flags: WriteFlags) -> io::Result<()> {
+            self.dev.write(offset, data, flags)
+        }
+        fn flush(&self) -> io::Result<()> {
+            self.dev.flush()
+        }
+        fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+            self.dev.discard(offset, len)
+        }
+    }
+
+    #[test]
+    fn a_read_that_is_on_its_way_does_not_undo_what_a_new_owner_writes() {
+        let dev = Memory::new(64 << 20);
+        uxfs_mkfs::format(&dev, &uxfs_mkfs::Options::new(64 << 20, [5; 16])).unwrap();
+        let mut head = vec![0; 4096];
+        dev.read(0, &mut head).unwrap();
+        let (g, _) = Geometry::parse(&head).unwrap();
+        let block = g.agino_agbno(g.ino_agino(g.rootino));
+        let place = [(g.ag_daddr(g.ino_agno(g.rootino), block), g.cluster_blocks() * g.bb_per_block())];
+        let gate = Arc::new(Gate { dev, reached: Barrier::new(2), go_on: Barrier::new(2) });
+        let bufs = BufferCache::new(gate.clone(), 0);
+        let b = bufs.get(&place, Kind::Inode);
+        thread::scope(|s| {
+            let reader = s.spawn(|| bufs.read(&place, Kind::Inode, &g).map(drop));
+            gate.reached.wait();
+            let owner = s.spawn(|| {
+                bufs.init(&b);
+                b.data_mut().fill(7);
+            });
+            // Who does not wait for the reader is done by then.
+            thread::sleep(Duration::from_millis(50));
+            gate.go_on.wait();
+            owner.join().unwrap();
+            reader.join().unwrap().unwrap();
+        });
+        assert!(b.data().iter().all(|x| *x == 7));
     }
 }

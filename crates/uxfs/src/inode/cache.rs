@@ -221,8 +221,10 @@ fn decode(b: &[u8], vol: &Volume, ino: Ino) -> Result<InodeData> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inode::Attached;
     use crate::mount::{Mount, Options};
     use crate::namespace::NewInode;
+    use std::sync::atomic::AtomicBool;
     use uxfs_device::{DeviceRef, Memory};
 
     /// A volume with one file, and the file's number.
@@ -286,6 +288,29 @@ mod tests {
         make_room(&m, ino);
         assert!(inodes.peek_or_give_back(ino, 5).is_none());
         assert_eq!((inodes.count().1, inodes.get(ino).unwrap().refs.load(Ordering::Acquire)), (0, 0));
+        m.unmount().unwrap();
+    }
+
+    #[test]
+    fn a_held_inode_stays_while_another_room_would_miss_something() {
+        struct Room(Arc<AtomicBool>);
+        impl Attached for Room {
+            fn is_spent(&self) -> bool {
+                self.0.load(Ordering::Relaxed)
+            }
+        }
+        let (m, ino) = volume();
+        let inodes = &m.names.inodes;
+        let spent = Arc::new(AtomicBool::new(false));
+        let i = inodes.get(ino).unwrap();
+        i.refer();
+        assert!(i.attached.set(Box::new(Room(spent.clone()))).is_ok());
+        drop(i);
+        make_room(&m, ino);
+        assert!(inodes.peek(ino).is_some(), "what the room has went with it");
+        spent.store(true, Ordering::Relaxed);
+        make_room(&m, ino);
+        assert!(inodes.peek(ino).is_none(), "it stays for nothing");
         m.unmount().unwrap();
     }
 
