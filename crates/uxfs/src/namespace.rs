@@ -332,13 +332,6 @@ impl Names {
         self.vol.check_writable()?;
         loop {
             let inode = self.lookup(dir, name)?;
-            match (inode.core().kind() == mode::DIR, rmdir) {
-                (true, false) => return Err(Error::IsDirectory),
-                (false, true) => return Err(Error::NotDirectory),
-                _ => {}
-            }
-            dir.check_removable()?;
-            inode.check_removable()?;
             let r = &self.vol.res;
             let mut tp = Trans::new_must_succeed(&self.vol, r.remove, r.dir_remove_blocks)?;
             let held = Inode::lock_all(vec![&inode, dir]);
@@ -346,6 +339,14 @@ impl Names {
             if spot.found.is_none_or(|f| f.ino != inode.ino) {
                 continue;
             }
+            // Not before: until it was locked, its number could become another one's, and that get the name.
+            match (inode.core().kind() == mode::DIR, rmdir) {
+                (true, false) => return Err(Error::IsDirectory),
+                (false, true) => return Err(Error::NotDirectory),
+                _ => {}
+            }
+            dir.check_removable()?;
+            inode.check_removable()?;
             if rmdir && !dir::is_empty(&inode)? {
                 return Err(Error::NotEmpty);
             }
@@ -415,6 +416,9 @@ impl Names {
                 Err(Error::NotFound) if how != Rename::Exchange => None,
                 Err(e) => return Err(e),
             };
+            // What is checked holds for these; until they are locked, their numbers could become others', and those get the names.
+            let incarnations = || (src.core().generation, target.as_ref().map(|t| t.core().generation));
+            let checked = incarnations();
             let is_dir = src.core().kind() == mode::DIR;
             odir.check_removable()?;
             src.check_removable()?;
@@ -458,7 +462,7 @@ impl Names {
             let held = Inode::lock_all(all);
             let now_src = dir::lookup(&mut tp, odir, oname)?.map(|f| f.ino);
             let now_target = dir::lookup(&mut tp, ndir, nname)?.map(|f| f.ino);
-            if now_src != Some(src.ino) || now_target != target.as_ref().map(|t| t.ino) {
+            if now_src != Some(src.ino) || now_target != target.as_ref().map(|t| t.ino) || incarnations() != checked {
                 continue;
             }
             if ndir.data().core.nlink == 0 {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use uxfs::{Error, Fs, JournalConfig, Make, Options, SetAttr};
+use uxfs::{Error, Fs, JournalConfig, Make, Options, Rename, SetAttr};
 use uxfs_device::{DeviceRef, Memory};
 use uxfs_mkfs::Features;
 use uxfs_sync::Chance;
@@ -250,4 +250,48 @@ fn a_name_leads_to_no_other_file_though_numbers_are_used_again_at_once() {
     });
     assert!(found.into_inner() > 100);
     end_life(fs, &dev, false, "names that came and went");
+}
+
+#[test]
+fn what_is_removed_is_what_was_looked_at_though_numbers_are_used_again_at_once() {
+    let dev = volume(64 * MIB);
+    let fs = open(&dev, 64 << 10);
+    let root = fs.root();
+    let other = fs.create(root, b"other", dir(0o755)).unwrap().ino;
+    let fine = |r: Result<(), Error>| match r {
+        Ok(()) | Err(Error::NotFound | Error::Exists | Error::Stale | Error::IsDirectory | Error::NotDirectory | Error::NotEmpty) => {}
+        Err(e) => panic!("{e}"),
+    };
+    let left = AtomicU64::new(40_000);
+    let child = |x: u64| fs.create(x, b"child", file(0o644)).map(drop);
+    std::thread::scope(|s| {
+        let (fs, left) = (&fs, &left);
+        let jobs: Vec<Box<dyn FnMut() + Send>> = vec![
+            // A file and a directory that is not empty come and go by one name, and most often with one number.
+            Box::new(move || {
+                left.fetch_sub(1, Ordering::Relaxed);
+                fine(fs.create(root, b"x", file(0o644)).map(drop));
+                fine(fs.unlink(root, b"x"));
+            }),
+            Box::new(move || {
+                if let Ok(x) = fs.create(root, b"x", dir(0o755)) {
+                    fine(child(x.ino));
+                    fine(fs.unlink(x.ino, b"child"));
+                    fine(fs.rmdir(root, b"x"));
+                }
+            }),
+            Box::new(move || fine(fs.unlink(root, b"x"))),
+            Box::new(move || fine(fs.rmdir(root, b"x"))),
+            Box::new(move || fine(fs.rename(root, b"x", other, b"x", Rename::Replace))),
+            Box::new(move || fine(fs.rename(other, b"x", root, b"x", Rename::Replace))),
+        ];
+        for mut job in jobs {
+            s.spawn(move || {
+                while (1..=40_000).contains(&left.load(Ordering::Relaxed)) {
+                    job();
+                }
+            });
+        }
+    });
+    end_life(fs, &dev, false, "files and directories by one name");
 }
