@@ -366,7 +366,7 @@ impl Fs {
         if c.mode == 0 || c.generation != generation {
             return Err(Error::Stale);
         }
-        i.refs.fetch_add(1, Ordering::AcqRel);
+        i.refer();
         Ok(())
     }
 

@@ -16,7 +16,6 @@ use crate::trans::Trans;
 use crate::volume::Volume;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use uxfs_format::dir::ftype::of_mode;
 use uxfs_format::inode::{Core, Format, flag, flag2, mode};
 use uxfs_format::log::ino_field;
@@ -396,7 +395,7 @@ impl Names {
         };
         let done = self.try_rename((odir, oname), (ndir, nname), how, whiteout.as_ref());
         if let Some(w) = whiteout {
-            w.refs.fetch_sub(1, Ordering::AcqRel);
+            w.give_back();
             self.release_if_gone(&w)?;
         }
         done

@@ -6,18 +6,10 @@ use common::*;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use uxfs::{Allocate, AttrName, Error, Fs, IoMode, Rename, SetAttr, SetMode};
-use uxfs_device::Memory;
 use uxfs_mkfs::Features;
 use uxfs_sync::Chance;
 
 const MIB: u64 = 1 << 20;
-
-fn in_memory(size: u64, blocksize: u32, groups: u32, features: Features) -> Arc<Memory> {
-    let dev = Arc::new(Memory::new(size));
-    let o = uxfs_mkfs::Options { block: blocksize, agcount: Some(groups), features, ..uxfs_mkfs::Options::new(size, [5; 16]) };
-    uxfs_mkfs::format(&*dev, &o).unwrap();
-    dev
-}
 
 /// A reference count is entered when nothing can be taken back any more: without what groups keep for that (`space/kept.rs`), the volume
 /// was shut down, and could not be opened again.

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::counting::{MIB, stat};
 use common::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,25 +13,11 @@ use uxfs_device::{DeviceRef, Memory};
 use uxfs_mkfs::Features;
 use uxfs_sync::Chance;
 
-const MIB: u64 = 1 << 20;
-
-/// An empty volume.
-fn volume(size: u64) -> Arc<Memory> {
-    let dev = Arc::new(Memory::new(size));
-    let o = uxfs_mkfs::Options { agcount: Some(2), features: Features::NEWEST, ..uxfs_mkfs::Options::new(size, [5; 16]) };
-    uxfs_mkfs::format(&*dev, &o).unwrap();
-    dev
-}
-
 /// Opens it so that few inodes stay in memory, and what changed goes home soon.
 fn open(dev: &Arc<Memory>, metadata: usize) -> Fs {
     let journal = JournalConfig { dirty: 64 << 10, ..JournalConfig::default() };
     let o = Options { commit: 0, memory: 16 << 20, metadata: Some(metadata), journal, ..Options::default() };
     Fs::open(dev.clone() as DeviceRef, o).unwrap()
-}
-
-fn count(fs: &Fs, what: &str) -> u64 {
-    fs.stats().iter().find(|s| s.0 == what).unwrap_or_else(|| panic!("there is no counter {what}")).1
 }
 
 fn in_use(fs: &Fs) -> u64 {
@@ -41,7 +28,7 @@ fn in_use(fs: &Fs) -> u64 {
 #[test]
 fn inodes_that_somebody_holds_take_no_more_memory_than_others() {
     const FILES: u64 = 20_000;
-    let dev = volume(128 * MIB);
+    let dev = in_memory(128 * MIB, 4096, 2, Features::NEWEST);
     let fs = open(&dev, 1 << 20);
     let dirs: Vec<u64> = (0..FILES / 500).map(|i| fs.create(fs.root(), format!("{i}").as_bytes(), dir(0o755)).unwrap().ino).collect();
     let name = |i: u64| format!("file {i}").into_bytes();
@@ -51,7 +38,7 @@ fn inodes_that_somebody_holds_take_no_more_memory_than_others() {
         .map(|i| {
             let s = fs.create(place(i), &name(i), file(0o644)).unwrap();
             fs.hold(s.ino, s.generation).unwrap();
-            most = most.max(count(&fs, "inodes") - count(&fs, "ail_items").min(count(&fs, "inodes")));
+            most = most.max(stat(&fs, "inodes") - stat(&fs, "ail_items").min(stat(&fs, "inodes")));
             s.ino
         })
         .collect();
@@ -60,7 +47,7 @@ fn inodes_that_somebody_holds_take_no_more_memory_than_others() {
     for (i, &ino) in files.iter().enumerate() {
         assert_eq!(fs.stat(ino).unwrap().nlink, 1, "file {i}");
     }
-    let (here, away) = (count(&fs, "inodes"), count(&fs, "inodes_away"));
+    let (here, away) = (stat(&fs, "inodes"), stat(&fs, "inodes_away"));
     assert!(here < 2000 && away > FILES - 2000 && away <= FILES, "{here} inodes in memory, {away} away");
     let before = in_use(&fs);
     // A quarter goes on living without names; a quarter, which nobody holds any more, does not.
@@ -80,7 +67,7 @@ fn inodes_that_somebody_holds_take_no_more_memory_than_others() {
     for (i, &ino) in (0..).zip(&files).filter(|x| x.0 % 4 != 0) {
         fs.forget(ino, 1 + u64::from(i % 3 == 0)).unwrap();
     }
-    assert_eq!((before - in_use(&fs), count(&fs, "inodes_away")), (FILES / 2, 0));
+    assert_eq!((before - in_use(&fs), stat(&fs, "inodes_away")), (FILES / 2, 0));
     end_life(fs, &dev, false, "files that were held");
 }
 
@@ -161,7 +148,7 @@ fn step(fs: &Fs, at: usize, k: &mut Known, c: &Chance) {
 fn holds_and_names_end_a_file_together_whatever_is_in_memory() {
     const FILES: usize = 300;
     for seed in seeds(8, 60) {
-        let dev = volume(64 * MIB);
+        let dev = in_memory(64 * MIB, 4096, 2, Features::NEWEST);
         let known: Vec<Mutex<Known>> = (0..FILES).map(|_| Mutex::default()).collect();
         for life in 0..3u64 {
             let fs = open(&dev, 16 << 10);
@@ -214,7 +201,7 @@ fn holds_and_names_end_a_file_together_whatever_is_in_memory() {
 
 #[test]
 fn a_name_leads_to_no_other_file_though_numbers_are_used_again_at_once() {
-    let dev = volume(64 * MIB);
+    let dev = in_memory(64 * MIB, 4096, 2, Features::NEWEST);
     let fs = open(&dev, 64 << 10);
     let name = |uid: u32| format!("file of {uid}").into_bytes();
     let (found, stop) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -254,7 +241,7 @@ fn a_name_leads_to_no_other_file_though_numbers_are_used_again_at_once() {
 
 #[test]
 fn what_is_removed_is_what_was_looked_at_though_numbers_are_used_again_at_once() {
-    let dev = volume(64 * MIB);
+    let dev = in_memory(64 * MIB, 4096, 2, Features::NEWEST);
     let fs = open(&dev, 64 << 10);
     let root = fs.root();
     let other = fs.create(root, b"other", dir(0o755)).unwrap().ino;

@@ -15,13 +15,6 @@ use uxfs_mkfs::Features;
 
 const MIB: u64 = 1 << 20;
 
-fn in_memory(size: u64, features: Features) -> Arc<Memory> {
-    let dev = Arc::new(Memory::new(size));
-    let o = uxfs_mkfs::Options { agcount: Some(2), features, ..uxfs_mkfs::Options::new(size, [5; 16]) };
-    uxfs_mkfs::format(&*dev, &o).unwrap();
-    dev
-}
-
 fn open(dev: &Arc<Memory>) -> Fs {
     Fs::open(dev.clone() as DeviceRef, Options { commit: 0, ..Options::default() }).unwrap()
 }
@@ -69,7 +62,7 @@ fn a_volume_that_is_filled_with_files_gives_enospc_and_stays_sound() {
 }
 
 fn fill_with_files(features: Features) {
-    let dev = in_memory(64 * MIB, features);
+    let dev = in_memory(64 * MIB, 4096, 2, features);
     let fs = open(&dev);
     let mut dirs = vec![fs.root()];
     let mut made = Vec::new();
@@ -114,7 +107,7 @@ fn many_writers_at_the_edge_of_a_full_volume_do_not_shut_it_down() {
 }
 
 fn write_at_the_edge(features: Features) {
-    let dev = in_memory(64 * MIB, features);
+    let dev = in_memory(64 * MIB, 4096, 2, features);
     let fs = open(&dev);
     std::thread::scope(|s| {
         for t in 0..4u64 {
@@ -155,7 +148,7 @@ fn write_at_the_edge(features: Features) {
 #[test]
 fn a_device_that_fails_shuts_the_volume_down_and_the_next_open_recovers_it() {
     for allowance in [0, 1, 5, 20, 60, 150] {
-        let dev = in_memory(64 * MIB, Features::NEWEST);
+        let dev = in_memory(64 * MIB, 4096, 2, Features::NEWEST);
         let faulty = Arc::new(Faulty::new(dev.clone() as DeviceRef, i64::MAX));
         let fs = Fs::open(faulty.clone() as DeviceRef, Options { commit: 0, ..Options::default() }).unwrap();
         let f = fs.create(fs.root(), b"kept", file(0o644)).unwrap();
@@ -194,7 +187,7 @@ fn a_device_that_fails_shuts_the_volume_down_and_the_next_open_recovers_it() {
 fn a_write_that_does_not_fit_is_written_as_far_as_it_fits() {
     for mode in IoMode::ALL {
         for append in [false, true] {
-            let dev = in_memory(64 * MIB, Features::NEWEST);
+            let dev = in_memory(64 * MIB, 4096, 2, Features::NEWEST);
             let fs = open(&dev);
             let f = fs.create(fs.root(), b"f", file(0o644)).unwrap().ino;
             let most = 3 * MIB as usize + 1000;
@@ -225,7 +218,7 @@ fn a_write_that_does_not_fit_is_written_as_far_as_it_fits() {
 
 #[test]
 fn a_truncated_file_shows_zeros_where_it_grows_again() {
-    let dev = in_memory(64 * MIB, Features::NEWEST);
+    let dev = in_memory(64 * MIB, 4096, 2, Features::NEWEST);
     let fs = open(&dev);
     let f = fs.create(fs.root(), b"f", file(0o644)).unwrap().ino;
     fs.write(f, 0, &[7; 10_000], false).unwrap();
@@ -281,7 +274,7 @@ impl FullHost {
 /// Whoever has a file open is told once that what was written to it is lost, whoever else was told.
 #[test]
 fn each_open_file_is_told_once_of_what_is_lost() {
-    let dev = FullHost::new(&in_memory(64 * MIB, Features::NEWEST));
+    let dev = FullHost::new(&in_memory(64 * MIB, 4096, 2, Features::NEWEST));
     let fs = Arc::new(Fs::open(dev.clone() as DeviceRef, Options { commit: 0, ..Options::default() }).unwrap());
     let f = fs.create(fs.root(), b"f", file(0o644)).unwrap().ino;
     let open = || fs.open_file(f, IoMode::Buffered).unwrap();
@@ -315,7 +308,7 @@ fn each_open_file_is_told_once_of_what_is_lost() {
 
 #[test]
 fn an_open_file_lasts_without_a_name() {
-    let dev = in_memory(64 * MIB, Features::NEWEST);
+    let dev = in_memory(64 * MIB, 4096, 2, Features::NEWEST);
     let fs = Arc::new(open(&dev));
     let f = fs.create(fs.root(), b"f", file(0o644)).unwrap().ino;
     let free = fs.statfs().free;
@@ -339,7 +332,7 @@ fn an_open_file_lasts_without_a_name() {
 
 #[test]
 fn a_full_host_fails_data_but_not_the_volume() {
-    let base = in_memory(64 * MIB, Features::NEWEST);
+    let base = in_memory(64 * MIB, 4096, 2, Features::NEWEST);
     let dev = FullHost::new(&base);
     let fs = Fs::open(dev.clone() as DeviceRef, Options { commit: 0, ..Options::default() }).unwrap();
     let kept = fs.create(fs.root(), b"kept", file(0o644)).unwrap().ino;

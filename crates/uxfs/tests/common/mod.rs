@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use uxfs::{Fs, Make, Options};
 use uxfs_device::{Device, DeviceRef, FileDevice, Memory, OpenMode, save};
+use uxfs_mkfs::Features;
 
 /// A new regular file of root's.
 pub fn file(mode: u16) -> Make {
@@ -35,6 +36,14 @@ pub fn colliding(n: u64) -> Vec<u8> {
 pub fn seeds(few: u64, many: u64) -> std::ops::Range<u64> {
     let base: u64 = std::env::var("UXFS_SEED").map_or(1, |s| s.parse().unwrap());
     base..base + if std::env::var_os("UXFS_LONG").is_some() { many } else { few }
+}
+
+/// A new volume in memory.
+pub fn in_memory(size: u64, block: u32, groups: u32, features: Features) -> Arc<Memory> {
+    let dev = Arc::new(Memory::new(size));
+    let o = uxfs_mkfs::Options { block, agcount: Some(groups), features, ..uxfs_mkfs::Options::new(size, [5; 16]) };
+    uxfs_mkfs::format(&*dev, &o).unwrap();
+    dev
 }
 
 /// A volume in memory.
