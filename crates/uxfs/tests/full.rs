@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use uxfs::{Allocate, AttrName, Error, Fs, IoMode, Rename, SetAttr, SetMode};
+use uxfs::{Allocate, AttrName, Error, FileFlags, Fs, IoMode, Rename, SetAttr, SetMode, xflag};
 use uxfs_mkfs::Features;
 use uxfs_sync::Chance;
 
@@ -98,6 +98,40 @@ fn what_is_zeroed_before_there_is_no_space_is_synced() {
     assert_eq!(fs.read(f, 0, &mut found).unwrap(), 10_000);
     assert!(found[..100] == [7; 100] && found[100..] == [0; 9900]);
     end_life(fs, &dev, false, "zeroed");
+}
+
+/// What an extent size hint takes beyond the dirty blocks is not taken from what was promised to others of the same file.
+#[test]
+fn a_hint_takes_nothing_from_what_was_promised() {
+    const BLOCK: u64 = 4096;
+    let dev = in_memory(64 * MIB, BLOCK as u32, 1, Features::NEWEST);
+    let fs = open_memory(&dev, None);
+    let make = |name: &str| fs.create(fs.root(), name.as_bytes(), file(0o644)).unwrap().ino;
+    let (source, hinted, rest) = (make("source"), make("hinted"), make("rest"));
+    fs.write(source, 0, &[1; 300 * BLOCK as usize], false).unwrap();
+    let old = fs.file_flags(hinted).unwrap();
+    fs.set_file_flags(hinted, FileFlags { bits: old.bits | xflag::EXTSIZE, extsize: 256 * BLOCK as u32, ..old }).unwrap();
+    // A hole of which only the end is written, and behind it blocks that are shared.
+    fs.clone_range((source, 0), (hinted, 250 * BLOCK), 300 * BLOCK).unwrap();
+    fs.sync().unwrap();
+    let (mut size, mut end) = (fs.statfs().free, 0);
+    while size > 0 {
+        match fs.fallocate(rest, Allocate::Reserve { keep_size: true }, end * BLOCK, size * BLOCK) {
+            Ok(()) => end += size,
+            Err(Error::NoSpace) => size /= 2,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    // Room for all that is to be written, and not for the hint beside it.
+    fs.fallocate(rest, Allocate::Punch, 0, 340 * BLOCK).unwrap();
+    fs.sync().unwrap();
+    fs.write(hinted, 248 * BLOCK, &[2; 302 * BLOCK as usize], false).unwrap();
+    assert!(fs.statfs().free < 100);
+    fs.fsync(hinted).unwrap();
+    let mut read = vec![0; 302 * BLOCK as usize];
+    assert_eq!(fs.read_with(hinted, 248 * BLOCK, &mut read, IoMode::Direct).unwrap(), read.len());
+    assert!(read.iter().all(|b| *b == 2));
+    end_life(fs, &dev, false, "a hint on a full volume");
 }
 
 /// Where all that is free was freed a moment ago, blocks are usable once that is durable. Each of these threads makes it durable for the

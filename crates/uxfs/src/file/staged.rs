@@ -87,7 +87,7 @@ pub(super) fn stage(inode: &Arc<Inode>, st: &FileState, (off, len): (u64, u32), 
         return Ok(None);
     }
     // Not out of what was promised, which is for all that is dirty: what is not needed of that goes back.
-    let mut tp = match begin(inode, wide, &mut 0) {
+    let mut tp = match begin(inode, 0, wide, &mut 0) {
         Err(Error::NoSpace) => return Ok(None),
         t => t?,
     };

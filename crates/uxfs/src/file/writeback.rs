@@ -309,10 +309,12 @@ fn place_parts(inode: &Arc<Inode>, st: &FileState, first: u64, end: u64, promise
     Ok(())
 }
 
-/// Starts a transaction that may allocate `blocks` for data, of which some are promised already.
-pub(super) fn begin(inode: &Arc<Inode>, blocks: u32, promised: &mut u64) -> Result<Trans> {
+/// Starts a transaction that may allocate blocks for data: `len` that are promised already, as far as promises go, and `more` beside
+/// them. Those that are left promised are for other blocks.
+pub(super) fn begin(inode: &Arc<Inode>, len: u32, more: u32, promised: &mut u64) -> Result<Trans> {
     let vol = &inode.vol;
-    let have = (*promised).min(u64::from(blocks));
+    let blocks = len + more;
+    let have = (*promised).min(u64::from(len));
     let extra = u64::from(blocks) - have;
     let trees = u64::from(vol.res.write_blocks) + 1;
     if extra > 0 {
@@ -366,7 +368,7 @@ fn allocate_hinted(inode: &Arc<Inode>, off: u64, len: u32, promised: &mut u64) -
         return Ok(None);
     }
     let before = *promised;
-    let mut tp = match begin(inode, wide, promised) {
+    let mut tp = match begin(inode, len, wide - len, promised) {
         Err(Error::NoSpace) => return Ok(None),
         t => t?,
     };
@@ -394,7 +396,7 @@ fn allocate(inode: &Arc<Inode>, off: u64, len: u32, promised: &mut u64) -> Resul
     if let Some(p) = allocate_hinted(inode, off, len, promised)? {
         return Ok(p);
     }
-    let mut tp = begin(inode, len, promised)?;
+    let mut tp = begin(inode, len, 0, promised)?;
     let _i = inode.lock();
     let (start, n) = alloc_data(&mut tp, inode, off, len)?;
     map::map(&mut tp, inode, Which::Data, Extent { off: FileBlock(off), start, len: n, unwritten: true })?;
@@ -432,7 +434,7 @@ fn mapped(inode: &Arc<Inode>, st: &FileState, off: u64, len: u32, e: &Extent, pr
             if let Some(start) = staged::stage(inode, st, (off, len), e, shared)? {
                 return Ok(Part { off, len, target: Target::Cow { start } });
             }
-            let mut tp = begin(inode, len, promised)?;
+            let mut tp = begin(inode, len, 0, promised)?;
             let _i = inode.lock();
             let (start, n) = alloc_data(&mut tp, inode, off, len)?;
             space::alloc_cow_staging(&mut tp, start, n);
