@@ -118,14 +118,15 @@ fn matrix() -> Result<()> {
     with_variable(&["test", "--profile", "checked", "-p", "uxfs", "--test", "matrix"], "UXFS_WRITE_MATRIX")
 }
 
-/// Switches each rule of the journal off and sees the power cuts, or the schedules of threads, find it, in target folders of their own:
-/// what is built there is never shipped.
+/// Switches each rule of the journal, and one of locking, off, and sees the power cuts, the schedules of threads, or threads that
+/// linger before locks find it, in target folders of their own: what is built there is never shipped.
 fn holes() -> Result<()> {
     let cuts = ("target/holes", "--cfg uxfs_holes");
     let schedules = ("target/schedules", "--cfg uxfs_holes --cfg uxfs_shuttle");
     for ((target, flags), package, test) in [
         (cuts, "uxfs-journal", "full_log"),
         (cuts, "uxfs-sim", "holes"),
+        (cuts, "uxfs", "chaos"),
         (schedules, "uxfs-journal", "schedules"),
         (schedules, "uxfs-sync", "schedules"),
     ] {

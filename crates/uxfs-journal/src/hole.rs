@@ -45,6 +45,8 @@ pub enum Hole {
     UnintendedStaging = 262_144,
     /// Blocks that moved, in an exchange or a shift, are written in place before it is durable that they moved.
     UnforcedMove = 524_288,
+    /// What is to be removed is looked at before it is locked, and not again.
+    EarlyLook = 1_048_576,
 }
 
 #[cfg(uxfs_holes)]

@@ -6,6 +6,7 @@
 
 pub mod explored;
 mod kick;
+mod linger;
 mod named;
 mod oplock;
 mod range;
@@ -14,6 +15,9 @@ mod workers;
 pub use kick::Kick;
 #[cfg(uxfs_holes)]
 pub use kick::holes::look_before_clearing;
+pub use linger::linger;
+#[cfg(uxfs_holes)]
+pub use linger::one_in as linger_one_in;
 pub use oplock::{Entered, Op, OpLock, Waits, contended, contention, lock, lock_alone, lock_shared, without_op};
 #[cfg(uxfs_holes)]
 pub use range::holes::forget_the_queue;
@@ -50,6 +54,7 @@ pub fn blocking<T>(wait: impl FnOnce() -> T) -> T {
 
 /// Tells the front end of one more step of what may be many: a transaction.
 pub fn step() {
+    linger();
     if let Some(h) = HOOK.get() {
         h.step();
     }
@@ -67,7 +72,9 @@ fn hooked<T>(wait: impl FnOnce() -> T) -> T {
         h.enter();
         Leave(h.as_ref())
     });
-    wait()
+    let t = wait();
+    linger();
+    t
 }
 
 /// A lock that is held across functions and threads: a transaction keeps it until it commits.
@@ -82,6 +89,7 @@ pub type Held = ArcMutexGuard<RawMutex, ()>;
 impl Hold {
     /// Waits for the lock.
     pub fn lock(&self) -> Held {
+        linger();
         match self.0.try_lock_arc() {
             Some(h) => h,
             None => contended(|| self.0.lock_arc()),

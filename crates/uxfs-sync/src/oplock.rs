@@ -6,7 +6,7 @@
 //!    threads that wait for nothing meanwhile.
 //! 3. Who wakes up at a condition takes this lock back before the condition's own.
 
-use crate::{Held, Hold};
+use crate::{Held, Hold, linger};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -210,16 +210,19 @@ pub fn contended<T>(lock: impl FnOnce() -> T) -> T {
 
 /// Takes a lock that somebody may keep across a wait.
 pub fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    linger();
     m.try_lock().unwrap_or_else(|| contended(|| m.lock()))
 }
 
 /// The same, shared.
 pub fn lock_shared<T>(m: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    linger();
     m.try_read().unwrap_or_else(|| contended(|| m.read()))
 }
 
 /// The same, alone.
 pub fn lock_alone<T>(m: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    linger();
     m.try_write().unwrap_or_else(|| contended(|| m.write()))
 }
 

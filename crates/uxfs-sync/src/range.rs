@@ -235,6 +235,7 @@ impl RangeLock {
 
     #[inline]
     fn lock(&self, range: Range<u64>, shared: bool) -> RangeGuard<'_> {
+        crate::linger();
         let (start, last) = (range.start, range.end.wrapping_sub(1));
         if start <= last
             && let Some(shard) = self.only_shard(start, last)

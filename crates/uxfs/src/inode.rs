@@ -162,6 +162,7 @@ impl Inode {
 
     /// Waits for the inode, to change it.
     pub fn lock(&self) -> Exclusive {
+        uxfs_sync::linger();
         self.ilock.try_write_arc().unwrap_or_else(|| uxfs_sync::contended(|| self.ilock.write_arc()))
     }
     /// Waits for several, in the order of their numbers; the same one only once.
@@ -172,6 +173,7 @@ impl Inode {
     }
     /// Waits for the inode, to look at it.
     pub fn lock_shared(&self) -> Shared {
+        uxfs_sync::linger();
         self.ilock.try_read_arc().unwrap_or_else(|| uxfs_sync::contended(|| self.ilock.read_arc()))
     }
     /// Core and forks, for a moment.
@@ -218,9 +220,20 @@ impl Inode {
     /// # Errors
     /// The volume is shut down.
     pub fn change(self: &Arc<Self>, f: impl FnOnce(&mut Core)) -> Result<()> {
+        self.try_change(|c| {
+            f(c);
+            Ok(())
+        })
+    }
+
+    /// As [`Inode::change`], where `f` may refuse, and then leaves the core as it was.
+    ///
+    /// # Errors
+    /// `f`'s.
+    pub fn try_change(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> Result<()>) -> Result<()> {
         let mut tp = Trans::new_must_succeed(&self.vol, self.vol.res.ichange, 0)?;
         let _i = self.lock();
-        f(&mut self.data().core);
+        f(&mut self.data().core)?;
         self.log(&mut tp, 0)?;
         tp.commit().map(|_| ())
     }

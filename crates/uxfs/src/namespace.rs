@@ -22,6 +22,7 @@ use uxfs_format::log::ino_field;
 use uxfs_format::superblock::incompat;
 use uxfs_format::symlink::MAX_TARGET;
 use uxfs_format::{Ino, NULL_AG};
+use uxfs_journal::{Hole, hole};
 
 /// Most links of an inode.
 const MAX_LINKS: u32 = i32::MAX as u32;
@@ -331,6 +332,12 @@ impl Names {
         self.vol.check_writable()?;
         loop {
             let inode = self.lookup(dir, name)?;
+            let fits = || match (inode.core().kind() == mode::DIR, rmdir) {
+                (true, false) => Err(Error::IsDirectory),
+                (false, true) => Err(Error::NotDirectory),
+                _ => Ok(()),
+            };
+            let early = hole(Hole::EarlyLook).then(fits);
             let r = &self.vol.res;
             let mut tp = Trans::new_must_succeed(&self.vol, r.remove, r.dir_remove_blocks)?;
             let held = Inode::lock_all(vec![&inode, dir]);
@@ -339,11 +346,7 @@ impl Names {
                 continue;
             }
             // Not before: until it was locked, its number could become another one's, and that get the name.
-            match (inode.core().kind() == mode::DIR, rmdir) {
-                (true, false) => return Err(Error::IsDirectory),
-                (false, true) => return Err(Error::NotDirectory),
-                _ => {}
-            }
+            early.unwrap_or_else(fits)?;
             dir.check_removable()?;
             inode.check_removable()?;
             if rmdir && !dir::is_empty(&inode)? {

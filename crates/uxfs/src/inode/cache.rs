@@ -128,6 +128,7 @@ impl Inodes {
 
     /// The inode as it was read, unless somebody else was faster.
     fn end_reading(&self, ino: Ino, data: Result<InodeData>) -> Result<Arc<Inode>> {
+        uxfs_sync::linger();
         let mut shard = self.shard(ino).lock();
         if let Some(at) = shard.reading.iter().position(|x| *x == ino.0) {
             shard.reading.swap_remove(at);

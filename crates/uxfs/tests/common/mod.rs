@@ -53,12 +53,17 @@ pub fn open_memory(dev: &Arc<Memory>, metadata: Option<usize>) -> Fs {
 
 /// The end of one: as in a crash, or by an unmount that leaves it sound.
 pub fn end_life(fs: Fs, dev: &Memory, crash: bool, what: &str) {
+    try_end_life(fs, dev, crash).unwrap_or_else(|e| panic!("{what}: {e}"));
+}
+
+/// The same; says what is wrong.
+pub fn try_end_life(fs: Fs, dev: &Memory, crash: bool) -> Result<(), String> {
     if crash {
-        return fs.shut_down().unwrap();
+        return fs.shut_down().map_err(|e| e.to_string());
     }
-    fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
-    let r = uxfs_check::check(dev).unwrap();
-    assert!(r.is_sound(), "{what}: {:?}", r.findings);
+    fs.unmount().map_err(|e| e.to_string())?;
+    let r = uxfs_check::check(dev).map_err(|e| e.to_string())?;
+    if r.is_sound() { Ok(()) } else { Err(format!("{:?}", r.findings)) }
 }
 
 /// Runs an oracle; a missing one fails the test.
