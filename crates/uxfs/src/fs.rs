@@ -20,7 +20,7 @@ use crate::mount::{Devices, Mount, Options, ReaddirCopy};
 use crate::namespace::{Names, NewInode, Rename};
 use crate::space;
 use attrs::{Lists, read_acl};
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uxfs_format::inode::{Core, Format, Timestamp, mode};
@@ -111,6 +111,9 @@ pub struct Fs {
     /// Held shared by each operation while it runs; true once the volume is closed.
     closed: RwLock<bool>,
     readdir_copy: ReaddirCopy,
+    /// Held, first of all locks, while permission bits and the access control list of an inode change: each follows the other, by two
+    /// transactions. One of them serves many inodes.
+    permissions: [Mutex<()>; 16],
 }
 
 /// Proof that the volume stays open, and that others are kept out as far as they are to be.
@@ -153,7 +156,8 @@ impl Fs {
     /// It is no volume, is corrupt, has unsupported features, or the device failed.
     pub fn open(devices: impl Into<Devices>, o: Options) -> Result<Fs> {
         let readdir_copy = o.readdir_copy;
-        Ok(Fs { mount: Mount::open(devices.into(), o)?, closed: RwLock::new(false), readdir_copy })
+        let mount = Mount::open(devices.into(), o)?;
+        Ok(Fs { mount, closed: RwLock::new(false), readdir_copy, permissions: Default::default() })
     }
 
     /// The root directory.
@@ -467,9 +471,18 @@ impl Fs {
 
     /// Changes an inode's core, and with it the time of its last change.
     fn change(&self, inode: &Arc<Inode>, f: impl FnOnce(&mut Core)) -> Result<()> {
-        inode.change(|c| {
+        self.try_change(inode, |c| {
             f(c);
+            Ok(())
+        })
+    }
+
+    /// The same, where `f` may refuse, and then leaves the core as it was.
+    fn try_change(&self, inode: &Arc<Inode>, f: impl FnOnce(&mut Core) -> Result<()>) -> Result<()> {
+        inode.try_change(|c| {
+            f(c)?;
             c.ctime = self.mount.vol().now();
+            Ok(())
         })
     }
 
@@ -586,6 +599,7 @@ impl Fs {
             self.regular(ino)?;
             self.with_retry(|| file::truncate(&self.mount.names.files, &i, size))?;
         }
+        let _permissions = a.mode.is_some().then(|| self.permissions(&i));
         // A change of nothing is one, too: it sets the change time, as chown with neither owner nor group does.
         if a.mode.is_some() || a.uid.is_some() || a.gid.is_some() || a.atime.is_some() || a.mtime.is_some() || a.size.is_none() {
             self.change(&i, |c| {
@@ -603,6 +617,10 @@ impl Fs {
             self.with_retry(|| attr::set(&i, acl_name(false), &acl.encode(), SetMode::Any))?;
         }
         self.stat(ino)
+    }
+
+    fn permissions(&self, inode: &Inode) -> MutexGuard<'_, ()> {
+        uxfs_sync::lock(&self.permissions[(inode.ino.0 % self.permissions.len() as u64) as usize])
     }
 
     /// Free and used space.

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use uxfs::{AttrName, Error, Fs, SetMode};
+use uxfs::{Acl, AclEntry, AttrName, Error, Fs, SetAttr, SetMode, acl_tag};
 use uxfs_device::Memory;
 use uxfs_mkfs::Features;
 use uxfs_sync::Chance;
@@ -127,4 +127,31 @@ fn attributes_are_what_they_were_set_to() {
             work(10 * seed + n as u64, block, inode, features);
         }
     }
+}
+
+/// Each follows the other, whoever of two threads comes first.
+#[test]
+fn permission_bits_and_lists_agree_whoever_changes_them() {
+    let dev = in_memory(64 << 20, 4096, 2, Features::NEWEST);
+    let fs = open_memory(&dev, None);
+    let f = fs.create(fs.root(), b"f", file(0o644)).unwrap().ino;
+    let list = |perm: u16| {
+        let tags = [acl_tag::USER_OBJ, acl_tag::USER, acl_tag::GROUP_OBJ, acl_tag::MASK, acl_tag::OTHER];
+        let entries = tags.map(|tag| AclEntry { tag, perm, id: if tag == acl_tag::USER { 7 } else { u32::MAX } });
+        Acl::new(entries.into()).unwrap()
+    };
+    for round in 0..1000u16 {
+        std::thread::scope(|s| {
+            s.spawn(|| (0..8).for_each(|n| fs.set_acl(f, false, Some(&list((round + n) % 8))).unwrap()));
+            s.spawn(|| {
+                for n in 0..8 {
+                    let mode = Some((round % 8 * 64 + n * 9) % 512);
+                    fs.setattr(f, SetAttr { mode, ..SetAttr::default() }).unwrap();
+                }
+            });
+        });
+        let (bits, _) = fs.get_acl(f, false).unwrap().mode();
+        assert_eq!(bits, fs.stat(f).unwrap().mode & 0o777, "round {round}");
+    }
+    end_life(fs, &dev, false, "lists and bits");
 }

@@ -113,10 +113,10 @@ impl Fs {
     /// # Errors
     /// As [`Fs::remove_attr`].
     pub fn remove_capabilities(&self, ino: u64) -> Result<()> {
-        match self.get_attr(ino, CAPABILITY) {
-            Ok(_) => self.remove_attr(ino, CAPABILITY),
+        // Another writer may be faster.
+        match self.get_attr(ino, CAPABILITY).and_then(|_| self.remove_attr(ino, CAPABILITY)) {
             Err(Error::NoAttribute) => Ok(()),
-            Err(e) => Err(e),
+            r => r,
         }
     }
 
@@ -150,6 +150,7 @@ impl Fs {
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;
         i.check_removable()?;
+        let _permissions = self.permissions(&i);
         let core = i.core();
         if core.kind() == mode::LNK || (default && core.kind() != mode::DIR) {
             return Err(Error::NotPermitted);
@@ -170,6 +171,7 @@ impl Fs {
     }
 
     pub(super) fn give_lists(&self, inode: &Arc<Inode>, lists: Lists) -> Result<()> {
+        let _permissions = self.permissions(inode);
         for (acl, default) in [(lists.access, false), (lists.default, true)] {
             if let Some(a) = acl {
                 self.with_retry(|| attr::set(inode, acl_name(default), &a.encode(), SetMode::Any))?;

@@ -181,8 +181,8 @@ impl Fs {
         let whole = if tail { len } else { len / bs * bs };
         if g.reflink() && whole > 0 && (from.1 | to.1).is_multiple_of(bs) {
             match self.clone_range(from, to, whole) {
-                // No group is asked for what it keeps, but others may have room for a copy.
-                Err(Error::NoSpace) => {}
+                // No group is asked for what it keeps, but others may have room for a copy; or the files changed since their sizes were asked.
+                Err(Error::NoSpace | Error::Invalid { .. }) => {}
                 r => return r.map(|()| whole),
             }
         }

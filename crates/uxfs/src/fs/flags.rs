@@ -2,7 +2,6 @@
 
 use super::Fs;
 use crate::error::{Error, Result};
-use crate::inode::Inode;
 use uxfs_format::inode::{Core, Format, flag2, mode};
 
 /// Bits of [`FileFlags::bits`], numbered as the kernel's `FS_XFLAG_*`.
@@ -77,11 +76,10 @@ impl Fs {
     pub fn file_flags(&self, ino: u64) -> Result<FileFlags> {
         let _open = self.enter()?;
         let i = self.inode(ino)?;
-        Ok(self.flags_of(&i))
+        Ok(self.flags_of(&i.core()))
     }
 
-    fn flags_of(&self, i: &Inode) -> FileFlags {
-        let c = i.core();
+    fn flags_of(&self, c: &Core) -> FileFlags {
         let bs = self.geometry().blocksize;
         let second = [(flag2::COWEXTSIZE, xflag::COWEXTSIZE), (flag2::DAX, xflag::DAX)];
         let second = second.iter().filter(|(on_disk, _)| c.flags2 & on_disk != 0).fold(0, |all, x| all | x.1);
@@ -105,18 +103,18 @@ impl Fs {
         let _open = self.enter()?;
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;
-        let core = i.core();
-        let old = self.flags_of(&i);
-        self.check_flags(&core, &old, &new)?;
         let bs = self.geometry().blocksize;
         let extsize = if new.bits & (xflag::EXTSIZE | xflag::EXTSZINHERIT) != 0 { new.extsize / bs } else { 0 };
         let cowextsize = if new.bits & xflag::COWEXTSIZE != 0 { new.cowextsize / bs } else { 0 };
-        self.change(&i, |c| {
+        self.try_change(&i, |c| {
+            // Under its lock: what the hint may be depends on whether it has extents.
+            self.check_flags(c, &self.flags_of(c), &new)?;
             c.flags = c.flags & !(FIRST as u16) | (new.bits & FIRST) as u16;
             for (bit, on_disk) in [(xflag::COWEXTSIZE, flag2::COWEXTSIZE), (xflag::DAX, flag2::DAX)] {
                 c.flags2 = if new.bits & bit != 0 { c.flags2 | on_disk } else { c.flags2 & !on_disk };
             }
             (c.extsize, c.cowextsize, c.projid) = (extsize, cowextsize, new.project);
+            Ok(())
         })
     }
 
