@@ -6,9 +6,11 @@ mod common;
 use common::counting::MIB;
 use common::*;
 use std::sync::Arc;
-use uxfs::{Acl, AclEntry, Allocate, AttrName, Error, FileFlags, Fs, IoMode, JournalConfig, Options, Rename, SetAttr, SetMode, Stat};
+use uxfs::{
+    Acl, AclEntry, Allocate, AttrName, Error, FileFlags, Fs, IoLock, IoMode, JournalConfig, Options, Rename, SetAttr, SetMode, Stat,
+};
 use uxfs::{acl_tag, xflag};
-use uxfs_device::{DeviceRef, Memory};
+use uxfs_device::{DeviceRef, Memory, Recorder};
 use uxfs_mkfs::Features;
 use uxfs_sync::Chance;
 
@@ -17,10 +19,13 @@ const BLOCK: u64 = 4096;
 /// Most bytes of a file.
 const LONGEST: u64 = 40 * BLOCK;
 
-fn open(dev: &Arc<Memory>) -> Fs {
+fn open(dev: DeviceRef, seed: u64) -> Fs {
+    // What was discarded betrays nobody's bytes.
+    let discard = seed.is_multiple_of(3);
     let journal = JournalConfig { dirty: 64 << 10, ..JournalConfig::default() };
-    let o = Options { commit: 0, memory: 16 << 20, metadata: Some(64 << 10), journal, discard: true, ..Options::default() };
-    Fs::open(dev.clone() as DeviceRef, o).unwrap()
+    let (io_lock, cache) = ([IoLock::Range, IoLock::Range, IoLock::Shared, IoLock::Exclusive][(seed / 2 % 4) as usize], seed % 5 != 1);
+    let o = Options { commit: 0, memory: 16 << 20, metadata: Some(64 << 10), journal, discard, io_lock, cache, ..Options::default() };
+    Fs::open(dev, o).unwrap()
 }
 
 /// A file or directory that the thread looks after: it keeps its number while somebody holds it.
@@ -289,7 +294,7 @@ fn volume(seed: u64) -> Arc<Memory> {
     let block = if seed % 5 < 2 { 1024 } else { BLOCK as u32 };
     let dev = in_memory(32 * MIB, block, 1 + (seed % 2) as u32, features);
     if seed % 4 == 1 {
-        let fs = open(&dev);
+        let fs = open(dev.clone(), seed);
         let f = fs.create(fs.root(), b"filler", file(0o600)).unwrap().ino;
         let free = fs.statfs().free * u64::from(block);
         fs.fallocate(f, Allocate::Reserve { keep_size: false }, 0, free - 2 * MIB).unwrap();
@@ -298,38 +303,92 @@ fn volume(seed: u64) -> Arc<Memory> {
     dev
 }
 
+/// Threads at work, each of which does so many operations.
+fn work(fs: &Fs, seed: u64, life: u64, each: u64) -> Result<(), String> {
+    let done = std::thread::scope(|s| {
+        let workers = (0..4u64).map(|t| {
+            let c = Chance::seeded(seed << 8 | life << 4 | t);
+            let names = [2, 8, 40, 300][(seed % 7 / 2) as usize];
+            // What nobody looks after gives its number away at once.
+            let all = [100, 100, 28, 52][(seed % 4) as usize];
+            let mut w = Worker { fs, c, known: Vec::new(), names, all, done: 0 };
+            s.spawn(move || {
+                (0..each).for_each(|_| w.step());
+                for k in &w.known {
+                    w.fs.forget(k.stat.ino, 1).unwrap();
+                }
+                w.done
+            })
+        });
+        let workers: Vec<_> = workers.collect();
+        workers.into_iter().map(|w| w.join().ok()).sum::<Option<u64>>()
+    });
+    if let Some(why) = fs.shutdown_reason() {
+        return Err(why);
+    }
+    let done = done.ok_or("a worker failed")?;
+    assert!(done > each, "seed {seed}, life {life}: only {done} operations succeeded");
+    Ok(())
+}
+
 /// Three lives of a volume, the second of which ends in a crash.
 fn lives(seed: u64) -> Result<(), String> {
     let dev = volume(seed);
     for life in 0..3u64 {
         let say = |e: String| format!("seed {seed}, life {life}: {e}");
-        let fs = open(&dev);
-        let done = std::thread::scope(|s| {
-            let workers = (0..4u64).map(|t| {
-                let c = Chance::seeded(seed << 8 | life << 4 | t);
-                let names = [2, 8, 40, 300][(seed % 7 / 2) as usize];
-                // What nobody looks after gives its number away at once.
-                let all = [100, 100, 28, 52][(seed % 4) as usize];
-                let mut w = Worker { fs: &fs, c, known: Vec::new(), names, all, done: 0 };
-                s.spawn(move || {
-                    (0..1000).for_each(|_| w.step());
-                    for k in &w.known {
-                        w.fs.forget(k.stat.ino, 1).unwrap();
-                    }
-                    w.done
-                })
-            });
-            let workers: Vec<_> = workers.collect();
-            workers.into_iter().map(|w| w.join().ok()).sum::<Option<u64>>()
-        });
-        if let Some(why) = fs.shutdown_reason() {
-            return Err(say(why));
-        }
-        match done {
-            None => return Err(say("a worker failed".into())),
-            Some(n) => assert!(n > 1000, "seed {seed}, life {life}: only {n} operations succeeded"),
-        }
+        let fs = open(dev.clone(), seed);
+        work(&fs, seed, life, 1000).map_err(say)?;
         try_end_life(fs, &dev, life == 1).map_err(say)?;
+    }
+    Ok(())
+}
+
+/// Looks into all files below a directory, each of which says by its name what it may hold.
+fn look_into_files(fs: &Fs, dir: u64) -> Result<(), String> {
+    let say = |e: Error| e.to_string();
+    let mut names = Vec::new();
+    fs.readdir(dir, 0, &mut |e| {
+        names.push(e.name.to_vec());
+        true
+    })
+    .map_err(say)?;
+    for name in names.iter().filter(|n| n[0].is_ascii_digit()) {
+        let s = fs.lookup(dir, name).map_err(say)?;
+        let digits: Vec<u8> = name.iter().copied().take_while(u8::is_ascii_digit).collect();
+        let kind = u64::from(digits.last().unwrap() & 1);
+        match s.mode & 0o170_000 {
+            0o040_000 => look_into_files(fs, s.ino)?,
+            0o100_000 => {
+                let mut read = vec![0; s.size as usize];
+                let n = fs.read(s.ino, 0, &mut read).map_err(say)?;
+                if n < read.len() || !is_of_kind(kind, &read) {
+                    return Err(format!("inode {} of {} bytes, of which {n} were read, holds what is not of kind {kind}", s.ino, s.size));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A power cut at any moment leaves a sound volume, and no file with what belongs to others.
+fn cuts(seed: u64) -> Result<(), String> {
+    let dev = volume(seed);
+    let recorder = Arc::new(Recorder::new(dev.clone()).unwrap());
+    let fs = open(recorder.clone(), seed);
+    work(&fs, seed, 3, 250)?;
+    fs.shut_down().map_err(|e| e.to_string())?;
+    drop(fs);
+    let (trace, c) = (recorder.trace(), Chance::seeded(seed));
+    for n in 0..30 {
+        let cut = c.below(trace.events.len() as u64 + 1) as usize;
+        let keep = [0, 100, 50][n % 3];
+        let say = |e: String| format!("seed {seed}, cut {cut} of {}: {e}", trace.events.len());
+        let image = trace.image_at(cut, 512, &mut |_, sectors| (0..sectors).map(|_| c.below(100) < keep).collect()).unwrap();
+        let image = Arc::new(image);
+        let fs = Fs::open(image.clone() as DeviceRef, Options { commit: 0, ..Options::default() }).map_err(|e| say(e.to_string()))?;
+        look_into_files(&fs, fs.root()).map_err(say)?;
+        try_end_life(fs, &image, false).map_err(say)?;
     }
     Ok(())
 }
@@ -339,7 +398,7 @@ fn lives(seed: u64) -> Result<(), String> {
 #[test]
 fn whatever_threads_do_to_the_same_files_the_volume_is_sound() {
     for seed in seeds(6, 200) {
-        lives(seed).unwrap();
+        lives(seed).and_then(|()| cuts(seed)).unwrap();
     }
 }
 
@@ -347,13 +406,18 @@ fn whatever_threads_do_to_the_same_files_the_volume_is_sound() {
 #[cfg(uxfs_holes)]
 #[test]
 fn who_lingers_before_a_lock_looks_again() {
+    use uxfs::{Hole, set_hole};
     uxfs_sync::linger_one_in(20);
     for seed in seeds(6, 60) {
-        lives(seed).unwrap();
+        lives(seed).and_then(|()| cuts(seed)).unwrap();
     }
-    uxfs::set_hole(uxfs::Hole::EarlyLook, true);
+    let found = |hole, find: &mut dyn FnMut() -> Option<String>| {
+        set_hole(hole, true);
+        let found = find();
+        set_hole(hole, false);
+        println!("{hole:?}: {}", found.unwrap_or_else(|| panic!("{hole:?} is not found")));
+    };
     // Two names, and all that is done is to make and remove what they lead to.
-    let found = (0..40).map(|n| 14 + 28 * n).find_map(|seed| lives(seed).err());
-    uxfs::set_hole(uxfs::Hole::EarlyLook, false);
-    println!("{}", found.expect("nothing was removed that had become something else"));
+    found(Hole::EarlyLook, &mut || (0..40).map(|n| 14 + 28 * n).find_map(|seed| lives(seed).err()));
+    found(Hole::CommitWithoutPreflush, &mut || (0..40).map(|n| 4 * n).find_map(|seed| cuts(seed).err()));
 }
