@@ -95,6 +95,11 @@ impl Counters {
         }
     }
 
+    /// Blocks that are promised to data.
+    pub fn promised(&self) -> i64 {
+        self.delayed.load(Ordering::Acquire)
+    }
+
     /// Counts inodes that were allocated and freed.
     pub fn add_inodes(&self, count: i64, free: i64) {
         self.icount.fetch_add(count, Ordering::AcqRel);

@@ -435,6 +435,7 @@ impl Mount {
             i.refs.store(0, Ordering::Release);
             self.names.release_if_gone(&i)?;
         }
+        debug_assert_eq!(vol.counters.promised(), 0, "blocks are promised to data that is not there");
         vol.journal.quiesce()?;
         space::await_freed(vol)?;
         if vol.reproducible {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::counting::MIB;
+use common::counting::{MIB, stat};
 use common::*;
 use std::sync::Arc;
 use uxfs::{
@@ -338,6 +338,8 @@ fn lives(seed: u64) -> Result<(), String> {
         let say = |e: String| format!("seed {seed}, life {life}: {e}");
         let fs = open(dev.clone(), seed);
         work(&fs, seed, life, 1000).map_err(say)?;
+        fs.sync().unwrap();
+        assert_eq!(stat(&fs, "dirty_bytes"), 0, "seed {seed}, life {life}");
         try_end_life(fs, &dev, life == 1).map_err(say)?;
     }
     Ok(())

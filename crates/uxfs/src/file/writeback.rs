@@ -316,6 +316,7 @@ pub(super) fn begin(inode: &Arc<Inode>, len: u32, more: u32, promised: &mut u64)
     let blocks = len + more;
     let have = (*promised).min(u64::from(len));
     let extra = u64::from(blocks) - have;
+    debug_assert!(have == u64::from(len), "a dirty block of inode {} has no promise", inode.ino.0);
     let trees = u64::from(vol.res.write_blocks) + 1;
     if extra > 0 {
         vol.counters.take(extra)?;
