@@ -5,7 +5,8 @@ mod common;
 
 use common::counting::{MIB, stat};
 use common::*;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 use uxfs::{
     Acl, AclEntry, Allocate, AttrName, Error, FileFlags, Fs, IoLock, IoMode, JournalConfig, Options, Rename, SetAttr, SetMode, Stat,
 };
@@ -395,12 +396,26 @@ fn cuts(seed: u64) -> Result<(), String> {
     Ok(())
 }
 
+/// Ends the process if that takes as long as it takes only if threads wait for each other: a debugger shows where.
+fn in_time<T>(seed: u64, f: impl FnOnce() -> T) -> T {
+    let (begun, ended) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        if let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(Duration::from_secs(180)) {
+            eprintln!("seed {seed}: threads wait for each other");
+            std::process::abort();
+        }
+    });
+    let t = f();
+    drop(begun);
+    t
+}
+
 // With the switches there is the test below.
 #[cfg(not(uxfs_holes))]
 #[test]
 fn whatever_threads_do_to_the_same_files_the_volume_is_sound() {
     for seed in seeds(6, 200) {
-        lives(seed).and_then(|()| cuts(seed)).unwrap();
+        in_time(seed, || lives(seed).and_then(|()| cuts(seed))).unwrap();
     }
 }
 
@@ -411,7 +426,7 @@ fn who_lingers_before_a_lock_looks_again() {
     use uxfs::{Hole, set_hole};
     uxfs_sync::linger_one_in(20);
     for seed in seeds(6, 60) {
-        lives(seed).and_then(|()| cuts(seed)).unwrap();
+        in_time(seed, || lives(seed).and_then(|()| cuts(seed))).unwrap();
     }
     let found = |hole, find: &mut dyn FnMut() -> Option<String>| {
         set_hole(hole, true);
