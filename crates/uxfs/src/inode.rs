@@ -165,11 +165,21 @@ impl Inode {
         uxfs_sync::linger();
         self.ilock.try_write_arc().unwrap_or_else(|| uxfs_sync::contended(|| self.ilock.write_arc()))
     }
-    /// Waits for several, in the order of their numbers; the same one only once.
+    /// Waits for several, and keeps none of them while it waits for another: who makes an inode waits for its lock with that of its
+    /// directory, and a number that was just given away may be known to somebody who wants both.
     pub fn lock_all(mut list: Vec<&Arc<Inode>>) -> Vec<Exclusive> {
         list.sort_by_key(|i| i.ino);
         list.dedup_by_key(|i| i.ino);
-        list.into_iter().map(|i| i.lock()).collect()
+        let mut first = 0;
+        loop {
+            let mut held = vec![list[first].lock()];
+            let others = list.iter().enumerate().filter(|x| x.0 != first);
+            let taken = others.map(|(n, i)| i.ilock.try_write_arc().ok_or(n)).try_for_each(|l| l.map(|l| held.push(l)));
+            match taken {
+                Ok(()) => return held,
+                Err(n) => first = n,
+            }
+        }
     }
     /// Waits for the inode, to look at it.
     pub fn lock_shared(&self) -> Shared {

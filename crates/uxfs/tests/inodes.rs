@@ -282,3 +282,32 @@ fn what_is_removed_is_what_was_looked_at_though_numbers_are_used_again_at_once()
     });
     end_life(fs, &dev, false, "files and directories by one name");
 }
+
+/// Who makes a file waits for it with its directory's lock; who knows the number from before wants both.
+#[test]
+fn a_number_that_is_used_again_stops_nobody_who_knew_it() {
+    let dev = in_memory(64 * MIB, 4096, 1, Features::NEWEST);
+    let fs = Arc::new(open(&dev, 16 << 20));
+    // The files' numbers lie below their directory's.
+    let name = |n: u32| format!("{n}").into_bytes();
+    for n in 0..40 {
+        fs.create(fs.root(), &name(n), file(0o644)).unwrap();
+    }
+    let d = fs.create(fs.root(), b"d", dir(0o755)).unwrap().ino;
+    (0..40).for_each(|n| fs.unlink(fs.root(), &name(n)).unwrap());
+    let (done, ended) = std::sync::mpsc::channel();
+    for _ in 0..4 {
+        let (fs, done) = (fs.clone(), done.clone());
+        std::thread::spawn(move || {
+            for _ in 0..20_000 {
+                let _ = fs.create(d, b"x", file(0o644));
+                let _ = fs.unlink(d, b"x");
+            }
+            done.send(()).unwrap();
+        });
+    }
+    for _ in 0..4 {
+        ended.recv_timeout(Duration::from_secs(60)).expect("threads wait for each other");
+    }
+    fs.sync().unwrap();
+}
