@@ -239,7 +239,7 @@ impl Inode {
     /// As [`Inode::change`], where `f` may refuse, and then leaves the core as it was.
     ///
     /// # Errors
-    /// `f`'s.
+    /// `f`'s; the volume is shut down.
     pub fn try_change(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> Result<()>) -> Result<()> {
         let mut tp = Trans::new_must_succeed(&self.vol, self.vol.res.ichange, 0)?;
         let _i = self.lock();

@@ -171,9 +171,9 @@ impl Fs {
     }
 
     pub(super) fn give_lists(&self, inode: &Arc<Inode>, lists: Lists) -> Result<()> {
-        let _permissions = self.permissions(inode);
         for (acl, default) in [(lists.access, false), (lists.default, true)] {
             if let Some(a) = acl {
+                let _permissions = self.permissions(inode);
                 self.with_retry(|| attr::set(inode, acl_name(default), &a.encode(), SetMode::Any))?;
             }
         }
