@@ -1,7 +1,13 @@
 //! Names: lookup, create, link, unlink, rename; one transaction each. And the end of an inode's life.
 //!
-//! Inodes are locked in the order of their numbers; a transaction's reservation is made before any is locked. AGIs are
-//! locked before AGFs, so a rename over a file takes that file's AGI before it touches a directory.
+//! What is waited for with what in hand:
+//!
+//! 1. A transaction's room in the log before any inode; nobody waits for room with an inode or a buffer.
+//! 2. Inodes that are there before buffers, several of them with none of the others ([`Inode::lock_all`]).
+//! 3. AGIs before AGFs, so a rename over a file takes that file's AGI before it touches a directory.
+//! 4. An inode that is being made after its AGI, which says that it is free: whoever knew the number from an earlier life may have it
+//!    locked, finds it ended, and lets it go without waiting for anything.
+//! 5. Blocks of a directory, a tree or attributes by whoever has the inode or the group that owns them: among those there is no order.
 
 use crate::ag;
 use crate::attr::{self, parent};

@@ -32,8 +32,9 @@ pub(super) fn load_counters(vol: &Arc<Volume>, sb: &Superblock, dirty: bool) -> 
         let bbs = g.bb_per_sector();
         let agf = vol.bufs.read(&[(g.header_daddr(agno, 1), bbs)], Kind::Agf, g)?;
         let agi = vol.bufs.read(&[(g.header_daddr(agno, 2), bbs)], Kind::Agi, g)?;
-        let (agf, agi) = (agf.data(), agi.data());
-        let (Ok((agf, _)), Ok((agi, _))) = (Agf::read_from_prefix(&agf), Agi::read_from_prefix(&agi)) else { continue };
+        let agf = Agf::read_from_prefix(&agf.data()).ok().map(|h| h.0);
+        let agi = Agi::read_from_prefix(&agi.data()).ok().map(|h| h.0);
+        let (Some(agf), Some(agi)) = (agf, agi) else { continue };
         kept += space::load_kept(vol, agno, &agf, &agi);
         in_trees += u64::from(agf.btreeblks.get());
         free += u64::from(agf.freeblks.get()) + u64::from(agf.flcount.get()) + u64::from(agf.btreeblks.get());
