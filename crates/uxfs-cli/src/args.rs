@@ -396,7 +396,7 @@ pub struct Mkfs {
     #[arg(long, requires = "populate")]
     pub minimize: bool,
     /// Label, at most 12 bytes
-    #[arg(short = 'L')]
+    #[arg(short = 'L', allow_hyphen_values = true)]
     pub label: Option<String>,
     /// Overwrite what is there
     #[arg(short)]

@@ -206,7 +206,12 @@ fn run(cli: Cli) -> Result<ExitCode> {
             let (c, recursive, paths) = flags::Change::parse(words)?;
             deep(&paths, recursive, |v, s| c.apply(v, s))?;
         }
-        Cmd::Completions { shell } => clap_complete::generate(shell, &mut Cli::command(), "uxfs", out),
+        Cmd::Completions { shell } => {
+            // Apart: `generate` panics where the output has gone.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "uxfs", &mut script);
+            out.write_all(&script)?;
+        }
         Cmd::Man { dir } => {
             std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
             clap_mangen::generate_to(Cli::command(), &dir).with_context(|| format!("cannot write into {}", dir.display()))?;

@@ -405,6 +405,9 @@ fn completions_and_manual_pages_come_from_the_same_definitions() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(p.uxfs(&["completions", shell]).contains("getfacl"));
     }
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let o = uxfs().args(["completions", "bash"]).stdout(full).output().unwrap();
+    assert!(o.status.code() == Some(1) && text(&o).contains("No space left on device"), "{}", text(&o));
     p.uxfs(&["man", "man"]);
     let page = std::fs::read_to_string(p.dir.join("man/uxfs-mkfs.1")).unwrap();
     assert!(page.contains("minimize") && p.dir.join("man/uxfs.1").exists());

@@ -2,6 +2,7 @@
 
 use crate::features::Features;
 use uxfs_format::btree::TreeKind;
+use uxfs_format::extent::MAX_EXTENT;
 use uxfs_format::reservation::min_log_blocks;
 use uxfs_format::superblock::{SB_MAGIC, Superblock, features2, incompat, ro_compat, version};
 use uxfs_format::{FsBlock, Geometry, Ino};
@@ -99,6 +100,7 @@ impl Options {
             (Some(0), _) => return bad("agcount must be at least 1"),
             (Some(n), _) => dblocks.div_ceil(u64::from(n)),
             (_, Some(b)) if !b.is_multiple_of(bs) => return bad(format!("agsize={b} is no multiple of the block size {bs}")),
+            (_, Some(b)) if b > bytes => return bad(format!("agsize={b} is more than the volume's {bytes} bytes")),
             (_, Some(b)) => b / bs,
             _ if bytes >= if striped { 32 * TIB } else { 4 * TIB } => max,
             _ if striped => dblocks.div_ceil(striped_groups(bytes)),
@@ -218,6 +220,8 @@ impl Options {
                 !power(dir_block, self.block.max(4096.min(dir_block)), 65536) || dir_block < self.block,
                 format!("directory block size {dir_block} is not possible with blocks of {}", self.block),
             ),
+            (self.size > i64::MAX as u64, format!("no device has {} bytes", self.size)),
+            (self.cowextsize.is_some_and(|e| e > 0) && !self.features.ro(ro_compat::REFLINK), "cowextsize needs reflink".into()),
             (self.label.len() > 12, "the label is longer than 12 bytes".into()),
             (!unit.is_multiple_of(self.block), format!("stripe unit {unit} is no multiple of the block size {}", self.block)),
             (
@@ -258,6 +262,10 @@ impl Options {
             return bad(format!("{} bytes are too few: the smallest volume has 16 MiB", self.size));
         }
         let (agblocks, agcount) = self.group_size(&mut dblocks)?;
+        let most = MAX_EXTENT.min(agblocks / 2);
+        if let Some(hint) = [self.extsize, self.cowextsize].into_iter().flatten().find(|e| *e > most) {
+            return bad(format!("a hint of {hint} blocks is too large: {most} are possible, half a group"));
+        }
         let mut sb = Superblock::new_zeroed();
         sb.magicnum.set(SB_MAGIC);
         sb.blocksize.set(self.block);

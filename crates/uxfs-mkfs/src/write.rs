@@ -138,11 +138,11 @@ fn inherit(root: &mut Core, o: &Options) {
         root.projid = p;
         root.flags |= flag::PROJINHERIT;
     }
-    if let Some(e) = o.extsize {
+    if let Some(e) = o.extsize.filter(|e| *e > 0) {
         root.extsize = e;
         root.flags |= flag::EXTSZINHERIT;
     }
-    if let Some(e) = o.cowextsize {
+    if let Some(e) = o.cowextsize.filter(|e| *e > 0) {
         root.cowextsize = e;
         root.flags2 |= flag2::COWEXTSIZE;
     }

@@ -194,6 +194,11 @@ fn volumes_are_those_of_the_newest_mkfs_xfs_byte_for_byte() {
             (1024, &[('d', "su=64k,sw=4")]),
             (20 << 10, &[('d', "su=512k,sw=3"), ('l', "sunit=16")]),
             (2048, &[('m', "rmapbt=0"), ('d', "projinherit=7,extszinherit=16,cowextsize=32")]),
+            (300, &[('d', "projinherit=0,extszinherit=0,cowextsize=0")]),
+            (300, &[('d', "extszinherit=9600,cowextsize=0x2580")]),
+            (2048, &[('d', "agcount=010,su=0"), ('m', "finobt=0")]),
+            (2048, &[('d', "agsize=0x10000000,sw=0"), ('i', "maxpct=010"), ('m', "finobt=")]),
+            (2048, &[('d', "agcount=8,sectsize=4k")]),
         ],
     );
 }
