@@ -400,6 +400,23 @@ fn copies_share_blocks_and_free_space_goes_back() {
 }
 
 #[test]
+fn an_archive_with_an_owner_that_no_volume_has_is_refused() {
+    let p = Place::new("owner");
+    p.uxfs(&["mkfs", "-q", "-d", "size=300m", "v.img"]);
+    let mut archive = tar::Builder::new(std::fs::File::create(p.dir.join("a.tar")).unwrap());
+    let mut h = tar::Header::new_gnu();
+    h.set_mode(0o644);
+    h.set_size(0);
+    h.set_uid(1 << 32);
+    archive.append_data(&mut h, "whose", std::io::empty()).unwrap();
+    archive.finish().unwrap();
+    let input = std::fs::File::open(p.dir.join("a.tar")).unwrap();
+    let o = uxfs().args(["tar", "-x", "v.img:/"]).current_dir(&p.dir).stdin(input).output().unwrap();
+    assert!(o.status.code() == Some(1) && text(&o).contains("whose: no uid is as large as 4294967296"), "{}", text(&o));
+    assert_eq!(p.uxfs(&["ls", "v.img:/"]), "");
+}
+
+#[test]
 fn completions_and_manual_pages_come_from_the_same_definitions() {
     let p = Place::new("manual");
     for shell in ["bash", "zsh", "fish"] {

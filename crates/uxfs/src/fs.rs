@@ -149,6 +149,14 @@ fn give_back(names: &Names, inode: &Arc<Inode>) {
     }
 }
 
+/// Refuses the number that stands for no user and no group: nothing belongs to it.
+fn owners(ids: impl IntoIterator<Item = u32>) -> Result<()> {
+    if ids.into_iter().any(|id| id == u32::MAX) {
+        return Err(Error::Invalid { what: "4294967295 is no user and no group" });
+    }
+    Ok(())
+}
+
 impl Fs {
     /// Opens a volume; see [`Options`].
     ///
@@ -428,7 +436,7 @@ impl Fs {
     /// Makes a file, directory, device, pipe or socket.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::NoSpace`] and others of its kind.
+    /// [`Error::Exists`], [`Error::NoSpace`] and others of its kind; [`Error::Invalid`] for an owner or a device that cannot be.
     pub fn create(&self, dir: u64, name: &[u8], m: Make) -> Result<Stat> {
         let _open = self.enter()?;
         let d = self.inode(dir)?;
@@ -458,7 +466,12 @@ impl Fs {
 
     /// What a new inode in `dir` gets, and the access control lists that it inherits.
     fn new_inode(&self, dir: &Arc<Inode>, m: Make) -> Result<(NewInode, Lists)> {
-        let mut new = NewInode { mode: m.mode & !m.umask, uid: m.uid, gid: m.gid, rdev: m.rdev.0 << 18 | m.rdev.1 & 0x3ffff };
+        owners([m.uid, m.gid])?;
+        let (major, minor) = m.rdev;
+        if major >= 1 << 14 || minor >= 1 << 18 {
+            return Err(Error::Invalid { what: "a device has a major number of 14 bits and a minor one of 18" });
+        }
+        let mut new = NewInode { mode: m.mode & !m.umask, uid: m.uid, gid: m.gid, rdev: major << 18 | minor };
         let mut lists = Lists::default();
         if let Some(mut acl) = read_acl(dir, true)? {
             let to_dir = m.mode & mode::FMT == mode::DIR;
@@ -491,6 +504,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::create`].
     pub fn symlink(&self, dir: u64, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Stat> {
+        owners([uid, gid])?;
         let _open = self.enter()?;
         let d = self.inode(dir)?;
         let i = self.used(self.with_retry(|| self.mount.names.symlink(&d, name, target, uid, gid))?);
@@ -589,8 +603,9 @@ impl Fs {
     /// Changes permissions, owners, size and times.
     ///
     /// # Errors
-    /// [`Error::IsDirectory`] for the size of a directory.
+    /// [`Error::IsDirectory`] for the size of a directory; [`Error::Invalid`] for an owner that cannot be.
     pub fn setattr(&self, ino: u64, a: SetAttr) -> Result<Stat> {
+        owners([a.uid, a.gid].into_iter().flatten())?;
         let _open = self.enter()?;
         let i = self.inode(ino)?;
         let times_only = a.mode.is_none() && a.uid.is_none() && a.gid.is_none() && a.size.is_none();

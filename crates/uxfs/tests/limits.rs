@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use uxfs::{AttrName, CheckpointLimit, Error, Fs, IoMode, JournalConfig, Options, SetAttr, SetMode};
+use uxfs::{Acl, AclEntry, AttrName, CheckpointLimit, Error, Fs, IoMode, JournalConfig, Make, Options, SetAttr, SetMode, acl_tag};
 use uxfs_device::{Device, DeviceRef, Faulty, Memory, WriteFlags};
 use uxfs_mkfs::Features;
 
@@ -17,6 +17,34 @@ const MIB: u64 = 1 << 20;
 
 fn open(dev: &Arc<Memory>) -> Fs {
     Fs::open(dev.clone() as DeviceRef, Options { commit: 0, ..Options::default() }).unwrap()
+}
+
+/// Linux could not say whose a file of user 2^32 - 1 is, and a device number has 32 bits.
+#[test]
+fn what_no_inode_can_hold_is_refused() {
+    let img = Image::new("cannot-be", 300 * MIB);
+    let fs = img.open();
+    let root = fs.root();
+    let f = fs.create(root, b"file", file(0o644)).unwrap().ino;
+    let no = u32::MAX;
+    let invalid = |what: &str, r: Result<(), Error>| assert!(matches!(r, Err(Error::Invalid { .. })), "{what}: {r:?}");
+    let drop_ok = |r: Result<uxfs::Stat, Error>| r.map(drop);
+    invalid("chown", drop_ok(fs.setattr(f, SetAttr { uid: Some(no), ..SetAttr::default() })));
+    invalid("chgrp", drop_ok(fs.setattr(f, SetAttr { gid: Some(no), ..SetAttr::default() })));
+    invalid("an owner", drop_ok(fs.create(root, b"a", Make { uid: no, ..file(0o644) })));
+    invalid("a link's group", drop_ok(fs.symlink(root, b"a", b"b", 0, no)));
+    let mut entries = Acl::of_mode(0o640).entries().to_vec();
+    entries.push(AclEntry { tag: acl_tag::MASK, id: 0, perm: 7 });
+    entries.push(AclEntry { tag: acl_tag::USER, id: no, perm: 7 });
+    invalid("a list's user", fs.set_acl(f, false, Some(&Acl::new(entries).unwrap())));
+    for rdev in [(1 << 14, 0), (1, 1 << 18)] {
+        invalid("a device", drop_ok(fs.create(root, b"a", Make { mode: 0o020_600, rdev, ..file(0) })));
+    }
+    let most = fs.create(root, b"most", Make { mode: 0o020_600, rdev: ((1 << 14) - 1, (1 << 18) - 1), uid: no - 1, ..file(0) }).unwrap();
+    assert_eq!((most.rdev, most.uid), (((1 << 14) - 1, (1 << 18) - 1), no - 1));
+    assert!(matches!(fs.lookup(root, b"a"), Err(Error::NotFound)));
+    fs.unmount().unwrap();
+    img.repair_is_silent();
 }
 
 #[test]

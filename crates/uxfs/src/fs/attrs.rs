@@ -1,6 +1,6 @@
 //! Extended attributes, and the access control lists that lie in them.
 
-use super::Fs;
+use super::{Fs, owners};
 use crate::attr::{self, AttrName, SetMode};
 use crate::error::{Error, Result};
 use crate::file::IoMode;
@@ -146,6 +146,8 @@ impl Fs {
     /// # Errors
     /// [`Error::NotPermitted`] for what has none; as [`Fs::set_attr`].
     pub fn set_acl(&self, ino: u64, default: bool, acl: Option<&Acl>) -> Result<()> {
+        let named = acl.into_iter().flat_map(Acl::entries).filter(|e| matches!(e.tag, acl::tag::USER | acl::tag::GROUP));
+        owners(named.map(|e| e.id))?;
         let _open = self.enter()?;
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;
