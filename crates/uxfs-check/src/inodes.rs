@@ -121,7 +121,7 @@ impl Checker<'_> {
         let mut times = [32, 40, 48].iter().chain(births);
         let (big, metadata) = (c.flags2 & flag2::BIGTIME != 0, c.flags2 & flag2::METADATA != 0);
         let (sized, inherited, cow) = (set(flag::EXTSIZE), set(flag::EXTSZINHERIT), c.flags2 & flag2::COWEXTSIZE != 0);
-        let most = (self.g.agblocks / 2).min(extent::MAX_EXTENT);
+        let most = extent::max_hint(self.g.agblocks);
         let of_all = [
             (
                 !metadata || c.mode != 0 && self.metadata_root.is_some() && ino != self.g.rootino,

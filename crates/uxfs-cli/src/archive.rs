@@ -326,14 +326,14 @@ impl Unpack<'_> {
             t => bail!("{}: entries of type {:?} are not supported", h.path()?.display(), char::from(t.as_byte())),
         };
         let mtime = x.time("mtime").unwrap_or(Timestamp { sec: h.mtime()? as i64, nsec: 0 });
-        let owner = |key, short: u64| {
-            let id = x.number(key).unwrap_or(short);
+        let owner = |key, short: fn(&Header) -> std::io::Result<u64>| {
+            let id = x.number(key).map_or_else(|| short(h), Ok)?;
             u32::try_from(id).with_context(|| format!("{}: no {key} is as large as {id}", String::from_utf8_lossy(&h.path_bytes())))
         };
         Ok(Meta {
             mode: kind | (h.mode()? & 0o7777) as u16,
-            uid: owner("uid", h.uid()?)?,
-            gid: owner("gid", h.gid()?)?,
+            uid: owner("uid", Header::uid)?,
+            gid: owner("gid", Header::gid)?,
             // Many archives leave these fields empty where there is no device.
             rdev: match kind {
                 0o020_000 | 0o060_000 => (h.device_major()?.unwrap_or(0), h.device_minor()?.unwrap_or(0)),

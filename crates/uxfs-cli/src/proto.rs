@@ -118,8 +118,12 @@ fn entry(w: &mut Words<'_>, b: &mut Builder<impl Write>, path: &Path, time: u64)
         }
         b'b' | b'c' => {
             h.set_entry_type(if *kind == b'b' { EntryType::Block } else { EntryType::Char });
-            h.set_device_major(w.number("a major number")? as u32)?;
-            h.set_device_minor(w.number("a minor number")? as u32)?;
+            let mut part = |what| {
+                let n = w.number(what)?;
+                u32::try_from(n).with_context(|| format!("line {}: {n} is too large for {what}", w.line))
+            };
+            h.set_device_major(part("a major number")?)?;
+            h.set_device_minor(part("a minor number")?)?;
             b.append_data(&mut h, path, none)?;
         }
         _ => bail!(bad(w.line)),

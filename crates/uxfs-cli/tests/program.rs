@@ -403,17 +403,26 @@ fn copies_share_blocks_and_free_space_goes_back() {
 fn an_archive_with_an_owner_that_no_volume_has_is_refused() {
     let p = Place::new("owner");
     p.uxfs(&["mkfs", "-q", "-d", "size=300m", "v.img"]);
-    let mut archive = tar::Builder::new(std::fs::File::create(p.dir.join("a.tar")).unwrap());
+    let unpack = |h: &mut tar::Header, more: &[(&str, &[u8])]| {
+        let mut archive = tar::Builder::new(std::fs::File::create(p.dir.join("a.tar")).unwrap());
+        h.set_mode(0o644);
+        h.set_size(0);
+        archive.append_pax_extensions(more.iter().copied()).unwrap();
+        archive.append_data(h, "whose", std::io::empty()).unwrap();
+        archive.finish().unwrap();
+        let input = std::fs::File::open(p.dir.join("a.tar")).unwrap();
+        uxfs().args(["tar", "-x", "v.img:/"]).current_dir(&p.dir).stdin(input).output().unwrap()
+    };
     let mut h = tar::Header::new_gnu();
-    h.set_mode(0o644);
-    h.set_size(0);
     h.set_uid(1 << 32);
-    archive.append_data(&mut h, "whose", std::io::empty()).unwrap();
-    archive.finish().unwrap();
-    let input = std::fs::File::open(p.dir.join("a.tar")).unwrap();
-    let o = uxfs().args(["tar", "-x", "v.img:/"]).current_dir(&p.dir).stdin(input).output().unwrap();
+    h.set_gid(0);
+    let o = unpack(&mut h, &[]);
     assert!(o.status.code() == Some(1) && text(&o).contains("whose: no uid is as large as 4294967296"), "{}", text(&o));
     assert_eq!(p.uxfs(&["ls", "v.img:/"]), "");
+    // What stands in the old field does not matter beside the new one.
+    h.as_old_mut().uid = *b"no num\0\0";
+    let o = unpack(&mut h, &[("uid", b"7")]);
+    assert!(o.status.success() && p.uxfs(&["stat", "v.img:/whose"]).contains("Uid: 7"), "{}", text(&o));
 }
 
 #[test]

@@ -27,8 +27,8 @@ pub mod tag {
 
 /// Version of the kernel's form.
 const VERSION: u32 = 2;
-/// What both forms have where an entry names nobody.
-const NOBODY: u32 = u32::MAX;
+/// What both forms have where an entry names nobody: no user and no group has this number.
+pub const NOBODY: u32 = u32::MAX;
 
 /// An entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +84,11 @@ impl Acl {
     /// Its entries: the owner, named users, the group, named groups, the mask, others.
     pub fn entries(&self) -> &[Entry] {
         &self.0
+    }
+
+    /// The users and groups that it names.
+    pub fn named(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().filter(|e| is_named(e.tag)).map(|e| e.id)
     }
 
     /// Reads an attribute's value.

@@ -5,6 +5,10 @@ use crate::{FileBlock, FsBlock};
 
 /// Longest extent in blocks that one record can hold.
 pub const MAX_EXTENT: u32 = (1 << 21) - 1;
+/// Largest extent size hint in blocks, where groups have so many: half a group.
+pub fn max_hint(agblocks: u32) -> u32 {
+    MAX_EXTENT.min(agblocks / 2)
+}
 /// Bytes a record.
 pub const EXTENT_SIZE: usize = 16;
 /// Past the last possible file block.

@@ -2,7 +2,7 @@
 
 use crate::features::Features;
 use uxfs_format::btree::TreeKind;
-use uxfs_format::extent::MAX_EXTENT;
+use uxfs_format::extent::max_hint;
 use uxfs_format::reservation::min_log_blocks;
 use uxfs_format::superblock::{SB_MAGIC, Superblock, features2, incompat, ro_compat, version};
 use uxfs_format::{FsBlock, Geometry, Ino};
@@ -262,7 +262,7 @@ impl Options {
             return bad(format!("{} bytes are too few: the smallest volume has 16 MiB", self.size));
         }
         let (agblocks, agcount) = self.group_size(&mut dblocks)?;
-        let most = MAX_EXTENT.min(agblocks / 2);
+        let most = max_hint(agblocks);
         if let Some(hint) = [self.extsize, self.cowextsize].into_iter().flatten().find(|e| *e > most) {
             return bad(format!("a hint of {hint} blocks is too large: {most} are possible, half a group"));
         }

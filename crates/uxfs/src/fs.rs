@@ -23,6 +23,7 @@ use attrs::{Lists, read_acl};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use uxfs_format::acl::NOBODY;
 use uxfs_format::inode::{Core, Format, Timestamp, mode};
 use uxfs_format::{AgNumber, Geometry, Ino};
 use uxfs_sync::{Entered, without_op};
@@ -151,7 +152,7 @@ fn give_back(names: &Names, inode: &Arc<Inode>) {
 
 /// Refuses the number that stands for no user and no group: nothing belongs to it.
 fn owners(ids: impl IntoIterator<Item = u32>) -> Result<()> {
-    if ids.into_iter().any(|id| id == u32::MAX) {
+    if ids.into_iter().any(|id| id == NOBODY) {
         return Err(Error::Invalid { what: "4294967295 is no user and no group" });
     }
     Ok(())

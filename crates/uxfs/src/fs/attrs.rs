@@ -146,8 +146,7 @@ impl Fs {
     /// # Errors
     /// [`Error::NotPermitted`] for what has none; as [`Fs::set_attr`].
     pub fn set_acl(&self, ino: u64, default: bool, acl: Option<&Acl>) -> Result<()> {
-        let named = acl.into_iter().flat_map(Acl::entries).filter(|e| matches!(e.tag, acl::tag::USER | acl::tag::GROUP));
-        owners(named.map(|e| e.id))?;
+        owners(acl.into_iter().flat_map(Acl::named))?;
         let _open = self.enter()?;
         let i = self.inode(ino)?;
         self.mount.vol().check_writable()?;

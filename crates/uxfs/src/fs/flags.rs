@@ -2,7 +2,7 @@
 
 use super::Fs;
 use crate::error::{Error, Result};
-use uxfs_format::extent::MAX_EXTENT;
+use uxfs_format::extent::max_hint;
 use uxfs_format::inode::{Core, Format, flag2, mode};
 
 /// Bits of [`FileFlags::bits`], numbered as the kernel's `FS_XFLAG_*`.
@@ -139,7 +139,7 @@ impl Fs {
         if new.bits & xflag::COWEXTSIZE != 0 && !g.reflink() {
             return bad("a volume without reflink has no copy-on-write");
         }
-        let most = (MAX_EXTENT.min(g.agblocks / 2) as u64) * u64::from(g.blocksize);
+        let most = u64::from(max_hint(g.agblocks)) * u64::from(g.blocksize);
         let hint = |on: bool, bytes: u32| !on || (bytes.is_multiple_of(g.blocksize) && u64::from(bytes) <= most);
         let hinted = new.bits & (xflag::EXTSIZE | xflag::EXTSZINHERIT) != 0;
         if !hint(hinted, new.extsize) || !hint(new.bits & xflag::COWEXTSIZE != 0, new.cowextsize) {
