@@ -216,13 +216,19 @@ pub enum Cmd {
     Info { image: OsString },
     /// Show or change label and UUID; a dirty volume is recovered first
     Admin {
+        /// Show the label alone
+        #[arg(short = 'l')]
+        show_label: bool,
+        /// Show the UUID alone
+        #[arg(short = 'u')]
+        show_uuid: bool,
         /// New label, at most 12 bytes; -- for none
         #[arg(short = 'L', value_name = "LABEL", allow_hyphen_values = true)]
         label: Option<String>,
-        /// New UUID, or generate
+        /// New UUID; generate for one by chance, restore for the first that the volume had
         #[arg(short = 'U', value_name = "UUID")]
         uuid: Option<String>,
-        /// Turn features on: bigtime=1, nrext64=1
+        /// Turn features on: bigtime=1, exchange=1, inobtcount=1, nrext64=1
         #[arg(short = 'O', value_name = "FEATURES")]
         features: Vec<String>,
         image: OsString,

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use uxfs::{Fs, Options, describe_log};
 use uxfs_device::Device;
 use uxfs_format::Geometry;
-use uxfs_format::superblock::{Superblock, incompat};
+use uxfs_format::superblock::{Superblock, incompat, ro_compat};
 
 /// Memory for what recovery changes while a dirty volume is only looked at.
 const RECOVERY_BYTES: usize = 1 << 30;
@@ -67,39 +67,67 @@ pub fn log(source: &Source, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
+/// What `admin` changes and shows.
+pub struct Identity {
+    /// Only what is named is shown.
+    pub show_label: bool,
+    pub show_uuid: bool,
+    /// New ones.
+    pub label: Option<String>,
+    pub uuid: Option<String>,
+    /// Features to turn on.
+    pub features: Vec<String>,
+}
+
+/// The bits of features to turn on: incompatible ones, and those of which readers need not know.
+fn feature_bits(features: &[String]) -> Result<(u32, u32)> {
+    let (mut incompat, mut ro_compat) = (0, 0);
+    for f in features.iter().flat_map(|f| f.split(',')) {
+        match f.strip_suffix("=1").unwrap_or(f) {
+            "bigtime" => incompat |= incompat::BIGTIME,
+            "nrext64" => incompat |= incompat::NREXT64,
+            "exchange" => incompat |= incompat::EXCHRANGE,
+            "inobtcount" => ro_compat |= ro_compat::INOBTCNT,
+            _ => bail!("{f}: bigtime=1, exchange=1, inobtcount=1 and nrext64=1 can be turned on, nothing else"),
+        }
+    }
+    Ok((incompat, ro_compat))
+}
+
 /// Changes label, UUID and features, and prints the first two.
 ///
 /// # Errors
 /// The volume cannot be recovered or written; the label is too long, the UUID none.
-pub fn admin(source: &Source, label: Option<&str>, uuid: Option<&str>, features: &[String], out: &mut impl Write) -> Result<()> {
-    let mut bits = 0;
-    for f in features.iter().flat_map(|f| f.split(',')) {
-        bits |= match f {
-            "bigtime=1" | "bigtime" => incompat::BIGTIME,
-            "nrext64=1" | "nrext64" => incompat::NREXT64,
-            _ => bail!("{f}: bigtime=1 and nrext64=1 can be turned on, nothing else"),
-        };
-    }
-    let new = match uuid {
+pub fn admin(source: &Source, how: &Identity, out: &mut impl Write) -> Result<()> {
+    let (incompat, ro_compat) = feature_bits(&how.features)?;
+    let new = match how.uuid.as_deref() {
         None => None,
         Some("generate") => Some(uxfs_mkfs::UuidGenerator::random()?),
+        // What the metadata bears since the volume was made.
+        Some("restore") => Some(superblock_of(source)?.metadata_uuid()),
         Some(text) => Some(uxfs_mkfs::parse_uuid(text).with_context(|| format!("{text:?} is no UUID"))?),
     };
-    let change = label.is_some() || new.is_some();
-    if change || bits != 0 {
+    let identity = how.label.is_some() || new.is_some();
+    let features = incompat | ro_compat != 0;
+    if identity || features {
         crate::volume::with(source, true, |_| Ok(()))?;
     }
-    if bits != 0 {
-        uxfs::add_features(&source.devices(true)?, bits).with_context(|| format!("cannot change {}", source.name()))?;
+    if features {
+        uxfs::add_features(&source.devices(true)?, incompat, ro_compat).with_context(|| format!("cannot change {}", source.name()))?;
     }
-    if change {
-        let label = label.map(|l| if l == "--" { "" } else { l }.as_bytes());
+    if identity {
+        let label = how.label.as_deref().map(|l| if l == "--" { "" } else { l }.as_bytes());
         uxfs::set_identity(&source.devices(true)?, label, new).with_context(|| format!("cannot change {}", source.name()))?;
     }
     let sb = superblock_of(source)?;
     let label = sb.fname.split(|b| *b == 0).next().unwrap_or(&[]);
-    writeln!(out, "label = \"{}\"", String::from_utf8_lossy(label))?;
-    writeln!(out, "UUID = {}", uxfs_mkfs::uuid_text(&sb.uuid))?;
+    let all = !how.show_label && !how.show_uuid;
+    if all || how.show_label {
+        writeln!(out, "label = \"{}\"", String::from_utf8_lossy(label))?;
+    }
+    if all || how.show_uuid {
+        writeln!(out, "UUID = {}", uxfs_mkfs::uuid_text(&sb.uuid))?;
+    }
     Ok(())
 }
 

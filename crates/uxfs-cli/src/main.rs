@@ -177,8 +177,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
             bar.finish_and_clear();
         }
         Cmd::Info { image } => inspect::info(&Source::parse(&image), out)?,
-        Cmd::Admin { label, uuid, features, image } => {
-            inspect::admin(&Source::parse(&image), label.as_deref(), uuid.as_deref(), &features, out)?
+        Cmd::Admin { show_label, show_uuid, label, uuid, features, image } => {
+            let how = inspect::Identity { show_label, show_uuid, label, uuid, features };
+            inspect::admin(&Source::parse(&image), &how, out)?
         }
         Cmd::Df { inodes, images } => usage::df(&images, inodes, out)?,
         Cmd::Du { summarize, all, apparent, paths } => {

@@ -201,6 +201,10 @@ fn a_clone_of_a_dirty_volume_gets_its_own_identity() {
     p.uxfs(&["admin", "-L", "--", "-U", own, "clone.img"]);
     p.is_sound("clone.img");
     assert_eq!(p.uxfs(&["admin", "clone.img"]), first);
+    p.uxfs(&["admin", "-U", "generate", "clone.img"]);
+    assert_eq!(p.uxfs(&["admin", "-u", "-U", "restore", "clone.img"]), format!("UUID = {own}\n"));
+    assert_eq!(p.uxfs(&["admin", "-l", "clone.img"]), "label = \"\"\n");
+    p.is_sound("clone.img");
     assert!(p.uxfs(&["df", "clone.img"]).lines().count() == 2);
     let bad = p.try_uxfs(&["admin", "-L", "a label that is too long", "clone.img"]);
     assert!(!bad.status.success() && text(&bad).contains("longer than 12 bytes"));
@@ -589,8 +593,32 @@ fn features_are_turned_on_and_inodes_follow() {
     for wrong in ["rmapbt=1", "bigtime=0"] {
         assert!(!p.try_uxfs(&["admin", "-O", wrong, "v.img"]).status.success());
     }
+    // The two that old volumes lack most often, and what each needs; as many inodes as take the tree to a second level.
+    p.mkfs_xfs("o.img", &["-q", "-d", "file,size=320m", "-m", "inobtcount=0,bigtime=0,reflink=1"]);
+    {
+        let k = p.kernel("o.img", "loop");
+        for n in 0..20_000 {
+            std::fs::File::create(k.at.join(format!("{n}"))).unwrap();
+        }
+        (0..20_000).step_by(3).for_each(|n| std::fs::remove_file(k.at.join(format!("{n}"))).unwrap());
+    }
+    p.uxfs(&["admin", "-O", "inobtcount=1,bigtime=1", "o.img"]);
+    p.is_sound("o.img");
+    p.uxfs(&["rm", "o.img:/1"]);
+    p.is_sound("o.img");
+    p.uxfs(&["admin", "-O", "exchange", "o.img"]);
+    p.newest_is_silent("o.img");
+    assert!(p.uxfs(&["info", "o.img"]).contains("exchange=1"));
+    drop(p.kernel("o.img", "loop"));
+    for (made, wrong, why) in
+        [("finobt=0", "inobtcount=1", "needs a volume with finobt"), ("reflink=0,rmapbt=0", "exchange=1", "needs a volume with reflink")]
+    {
+        p.uxfs(&["mkfs", "-q", "-f", "-d", "size=300m", "-m", made, "-i", "exchange=0", "-n", "parent=0", "w.img"]);
+        let o = p.try_uxfs(&["admin", "-O", wrong, "w.img"]);
+        assert!(!o.status.success() && text(&o).contains(why), "{}", text(&o));
+    }
     // The smallest log is too small for it.
-    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.1", "-d", "size=200m", "w.img"]);
+    p.uxfs(&["mkfs", "-q", "-f", "-c", "options=lts_6.1", "-d", "size=200m", "w.img"]);
     let o = p.try_uxfs(&["admin", "-O", "nrext64=1", "w.img"]);
     assert!(text(&o).contains("the log is too small"), "{}", text(&o));
 }

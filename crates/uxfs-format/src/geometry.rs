@@ -124,7 +124,7 @@ impl Geometry {
             logsunit: sb.logsunit.get(),
             rootino: Ino(sb.rootino.get()),
             uuid: sb.uuid,
-            meta_uuid: if incompat & incompat::META_UUID != 0 { sb.meta_uuid } else { sb.uuid },
+            meta_uuid: sb.metadata_uuid(),
             versionnum: ver,
             ro_compat,
             incompat,

@@ -123,6 +123,15 @@ pub struct Superblock {
     /// UUID in the metadata, if the feature says so.
     pub meta_uuid: [u8; 16],
 }
+
+impl Superblock {
+    /// The UUID that the metadata bears: the first one, where the volume got another since.
+    pub fn metadata_uuid(&self) -> [u8; 16] {
+        // Volumes of version 4 have something else where later ones have features.
+        let v5 = self.versionnum.get() & 0xf == 5;
+        if v5 && self.features_incompat.get() & incompat::META_UUID != 0 { self.meta_uuid } else { self.uuid }
+    }
+}
 const _: () = assert!(size_of::<Superblock>() == 264);
 const _: () = assert!(std::mem::offset_of!(Superblock, fname) == 108);
 const _: () = assert!(std::mem::offset_of!(Superblock, features2) == 200);

@@ -320,6 +320,49 @@ fn a_volume_that_grows_has_its_old_size_or_its_new_one() {
     assert!(!damage.is_empty());
 }
 
+/// Has the blocks of inode trees counted in a volume that lacks that, and cuts it everywhere; says which features were seen, and what
+/// was damaged.
+fn count_and_cut(first: bool) -> (HashSet<u32>, Vec<String>) {
+    use uxfs_format::superblock::{SB_CRC, Superblock, ro_compat::INOBTCNT};
+    let base: DeviceRef = Arc::new(Memory::new(40 * MIB));
+    let features = Features { ro_compat: Features::NEWEST.ro_compat & !INOBTCNT, ..Features::NEWEST };
+    let o = uxfs_mkfs::Options { agsize: Some(20 * MIB), features, ..uxfs_mkfs::Options::new(40 * MIB, [7; 16]) };
+    uxfs_mkfs::format(&*base, &o).unwrap();
+    let recorder = Arc::new(Recorder::new(base).unwrap());
+    let dev: Arc<dyn Device> = recorder.clone();
+    if first {
+        uxfs::add_features(&(&dev).into(), 0, INOBTCNT).unwrap();
+    } else {
+        // The feature before what it says.
+        let mut sector = vec![0; 512];
+        dev.read(0, &mut sector).unwrap();
+        let at = std::mem::offset_of!(Superblock, features_ro_compat);
+        uxfs_format::bytes::put32(&mut sector, at, features.ro_compat | INOBTCNT);
+        uxfs_format::crc::stamp(&mut sector, SB_CRC);
+        dev.write(0, &sector, WriteFlags::default()).unwrap();
+    }
+    let mut seen = HashSet::new();
+    let damage = cut_everywhere(&recorder.trace(), |image| {
+        Fs::open(image.clone(), Options { commit: 0, ..Options::default() })?.unmount()?;
+        let r = uxfs_check::check(&**image)?;
+        r.findings.first().map_or(Ok(()), |f| Err(f.to_string()))?;
+        let mut sector = vec![0; 512];
+        image.read(0, &mut sector)?;
+        seen.insert(Geometry::parse(&sector)?.0.ro_compat & INOBTCNT);
+        Ok(())
+    });
+    (seen, damage)
+}
+
+#[test]
+fn a_feature_comes_after_what_it_says() {
+    let (seen, damage) = count_and_cut(true);
+    assert!(damage.is_empty(), "{} damages; {}", damage.len(), damage[0]);
+    assert_eq!(seen.len(), 2);
+    let (_, damage) = count_and_cut(false);
+    assert!(!damage.is_empty());
+}
+
 /// Something in the log that never goes home.
 #[derive(Default)]
 struct Logged(ItemState);

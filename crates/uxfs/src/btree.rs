@@ -169,26 +169,57 @@ impl<'a, T: Tree> Cursor<'a, T> {
         self.read(n, |d| self.tree.decode(&d[at..]))
     }
 
+    /// The root and its level.
+    fn root(&mut self) -> Result<(Node, u16)> {
+        let (ptr, levels) = self.tree.root();
+        let Some(top) = levels.checked_sub(1).filter(|t| usize::from(*t) < MAX_LEVELS) else {
+            return Err(self.corrupt("has an impossible height"));
+        };
+        let root = match ptr {
+            Some(p) => self.get(p, top)?,
+            None => Node::Root,
+        };
+        Ok((root, top))
+    }
+
+    /// The blocks of a group's tree; its leaves are not read.
+    ///
+    /// # Errors
+    /// As [`Cursor::lookup_ge`].
+    pub fn blocks(&mut self) -> Result<u32> {
+        let (root, top) = self.root()?;
+        let mut waiting = vec![(root, top)];
+        let mut blocks = 1u32;
+        while let Some((node, level)) = waiting.pop() {
+            if level == 0 {
+                continue;
+            }
+            let children = self.count(&node);
+            blocks = blocks.saturating_add(children as u32);
+            if blocks > self.tp.vol.geo.agblocks {
+                return Err(self.corrupt("has more blocks than its group"));
+            }
+            for i in (0..children).filter(|_| level > 1) {
+                let child = self.get(self.ptr(&node, i), level - 1)?;
+                waiting.push((child, level - 1));
+            }
+        }
+        Ok(blocks)
+    }
+
     /// Goes down to the leaf where `target` belongs; the index is that of the first record not before it.
     fn descend(&mut self, target: &T::Rec) -> Result<()> {
         self.path.clear();
-        let (ptr, levels) = self.tree.root();
-        if levels == 0 || levels as usize > MAX_LEVELS {
-            return Err(self.corrupt("has an impossible height"));
-        }
-        let mut node = match ptr {
-            Some(p) => self.get(p, levels - 1)?,
-            None => Node::Root,
-        };
-        let mut path = Vec::with_capacity(levels as usize);
-        for level in (1..levels).rev() {
+        let (mut node, top) = self.root()?;
+        let mut path = Vec::with_capacity(usize::from(top) + 1);
+        for level in (0..top).rev() {
             let n = self.count(&node);
             let (s, tree) = (self.shape, &self.tree);
             let i = self.read(&node, |d| partition(n, |i| tree.cmp_key(&d[s.key_at(i)..], target) != Ordering::Greater));
             let i = i.saturating_sub(1);
             let child = self.ptr(&node, i);
             path.push((node, i));
-            node = self.get(child, level - 1)?;
+            node = self.get(child, level)?;
         }
         let n = self.count(&node);
         let (s, tree) = (self.shape, &self.tree);
@@ -348,15 +379,8 @@ impl<'a, T: Tree> Cursor<'a, T> {
     /// # Errors
     /// As [`Cursor::lookup_ge`].
     pub fn visit_under(&mut self, may_hold: &dyn Fn(&[u8]) -> bool, visit: &mut dyn FnMut(T::Rec) -> bool) -> Result<()> {
-        let (ptr, levels) = self.tree.root();
-        if levels == 0 || levels as usize > MAX_LEVELS {
-            return Err(self.corrupt("has an impossible height"));
-        }
-        let root = match ptr {
-            Some(p) => self.get(p, levels - 1)?,
-            None => Node::Root,
-        };
-        let mut waiting = vec![(root, levels - 1)];
+        let (root, top) = self.root()?;
+        let mut waiting = vec![(root, top)];
         while let Some((node, level)) = waiting.pop() {
             let entries: Vec<usize> = (0..self.count(&node)).filter(|i| may_hold(&self.key_of(&node, level, *i))).collect();
             if level == 0 {

@@ -13,7 +13,7 @@ mod flags;
 mod fork;
 mod unlinked;
 
-pub use alloc::{dialloc, difree, find};
+pub use alloc::{count_trees, dialloc, difree, find};
 pub use cache::Inodes;
 pub use flags::inherited;
 pub use fork::Fork;

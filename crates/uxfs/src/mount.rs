@@ -3,6 +3,7 @@
 mod budget;
 mod describe;
 mod devices;
+mod features;
 mod grow;
 mod identity;
 mod recovery;
@@ -11,8 +12,9 @@ mod superblock;
 
 pub use describe::{LogSummary, describe_log};
 pub use devices::Devices;
+pub use features::add_features;
 pub use grow::{grow, grown_superblock};
-pub use identity::{add_features, set_identity};
+pub use identity::set_identity;
 
 use crate::error::{Error, Result};
 use crate::file::{self, DropBehind, FileConfig, Files, IoLock, Why};
@@ -333,7 +335,7 @@ impl Mount {
             recovery::drop_hidden_attributes(&self.names, &pending)?;
             recovery::free_unlinked(&self.names)?;
             recovery::free_cow_leftovers(vol)?;
-            grow::copies(&vol.dev, &vol.geo)?;
+            superblock::update_copies(&vol.dev, &vol.geo)?;
             vol.journal.force_all()?;
         }
         Ok(())

@@ -100,6 +100,21 @@ fn cursor<'a>(tp: &'a mut Trans, agno: AgNumber, agi: &Buf, free_only: bool) -> 
     Cursor::new(tp, InoTree { agno, agi: agi.clone(), free_only, sparse, counts })
 }
 
+/// Enters in a group's AGI how many blocks its inode trees have, as volumes with inobtcount keep it.
+///
+/// # Errors
+/// The device's, or a tree is corrupt.
+pub fn count_trees(tp: &mut Trans, agno: AgNumber) -> Result<()> {
+    let agi = ag::agi(tp, agno)?;
+    let iblocks = cursor(tp, agno, &agi, false).blocks()?;
+    let fblocks = cursor(tp, agno, &agi, true).blocks()?;
+    ag::set_agi(tp, &agi, |a| {
+        a.iblocks.set(iblocks);
+        a.fblocks.set(fblocks);
+    });
+    Ok(())
+}
+
 fn rec_at(i: u32) -> InoRec {
     InoRec { startino: AgIno(i), holemask: 0, count: 0, freecount: 0, free: 0 }
 }

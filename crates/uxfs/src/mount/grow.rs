@@ -4,15 +4,15 @@
 //! superblock: cut anywhere, the volume has its old size or its new one. The copies of the superblock follow; recovery sees
 //! to them, too.
 
-use super::superblock::change_in;
+use super::superblock::{change_in, update_copies};
 use super::{Devices, Mount, Options, check_features, read_superblock};
 use crate::ag;
 use crate::error::{Error, Result};
 use crate::space::{self, Owner};
 use crate::trans::Trans;
-use uxfs_device::{DeviceRef, WriteFlags};
+use uxfs_device::DeviceRef;
 use uxfs_format::ag::Agf;
-use uxfs_format::superblock::{SB_CRC, SB_MAGIC, Superblock};
+use uxfs_format::superblock::{SB_CRC, Superblock};
 use uxfs_format::{AgBlock, AgNumber, Geometry, Kind, crc};
 use uxfs_journal::{clear_stale, find_log_state};
 use zerocopy::{FromBytes, IntoBytes};
@@ -87,33 +87,6 @@ pub fn grow(devices: &Devices, new: Geometry) -> Result<()> {
     tp.commit()?;
     vol.counters.give(more);
     vol.journal.force_all()?;
-    copies(dev, &vol.geo)?;
+    update_copies(dev, &vol.geo)?;
     mount.unmount()
-}
-
-/// Brings the size in the copies of the superblock up to date. After a crash it may be the old one.
-///
-/// # Errors
-/// The device's.
-pub(super) fn copies(dev: &DeviceRef, g: &Geometry) -> Result<()> {
-    let mut changed = false;
-    for agno in (1..g.agcount).map(AgNumber) {
-        let at = g.header_daddr(agno, 0).0 * 512;
-        let mut b = vec![0; g.sectsize as usize];
-        uxfs_sync::blocking(|| dev.read(at, &mut b))?;
-        let Ok((mut copy, _)) = Superblock::read_from_prefix(&b) else { continue };
-        if (copy.dblocks.get(), copy.agcount.get()) == (g.dblocks, g.agcount) || copy.magicnum.get() != SB_MAGIC {
-            continue;
-        }
-        copy.dblocks.set(g.dblocks);
-        copy.agcount.set(g.agcount);
-        b[..size_of::<Superblock>()].copy_from_slice(copy.as_bytes());
-        crc::stamp(&mut b, SB_CRC);
-        uxfs_sync::blocking(|| dev.write(at, &b, WriteFlags::default()))?;
-        changed = true;
-    }
-    if changed {
-        uxfs_sync::blocking(|| dev.flush())?;
-    }
-    Ok(())
 }

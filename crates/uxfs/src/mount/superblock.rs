@@ -1,13 +1,15 @@
-//! The superblock while the volume is open: counters in, counters out, and the bits that its use sets.
+//! The superblock while the volume is open: counters in, counters out, and the bits that its use sets; and its copies.
 
 use crate::error::Result;
 use crate::space;
 use crate::trans::{Buf, Trans};
 use crate::volume::Volume;
+use std::ops::Range;
 use std::sync::Arc;
+use uxfs_device::{DeviceRef, WriteFlags};
 use uxfs_format::ag::{Agf, Agi};
-use uxfs_format::superblock::{Superblock, version};
-use uxfs_format::{AgNumber, DiskAddr, Kind};
+use uxfs_format::superblock::{SB_CRC, SB_MAGIC, Superblock, incompat, version};
+use uxfs_format::{AgNumber, DiskAddr, Geometry, Kind, crc};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Blocks of a group that its free list may hold.
@@ -113,4 +115,48 @@ pub(super) fn write_counters(vol: &Arc<Volume>) -> Result<()> {
         sb.icount.set(icount);
         sb.ifree.set(ifree);
     })
+}
+
+/// Changes the superblocks of these groups, where `change` says that it did; the first one, which counts, comes last. True if there
+/// was anything to write.
+///
+/// # Errors
+/// The device's.
+pub(super) fn change_copies(dev: &DeviceRef, g: &Geometry, groups: Range<u32>, change: impl Fn(&mut Superblock) -> bool) -> Result<bool> {
+    let mut changed = false;
+    for agno in groups.rev() {
+        let at = g.header_daddr(AgNumber(agno), 0).0 * 512;
+        let mut b = vec![0; g.sectsize as usize];
+        uxfs_sync::blocking(|| dev.read(at, &mut b))?;
+        let Ok((mut sb, _)) = Superblock::read_from_prefix(&b) else { continue };
+        if sb.magicnum.get() != SB_MAGIC || !change(&mut sb) {
+            continue;
+        }
+        b[..size_of::<Superblock>()].copy_from_slice(sb.as_bytes());
+        crc::stamp(&mut b, SB_CRC);
+        uxfs_sync::blocking(|| dev.write(at, &b, WriteFlags { preflush: agno == 0, fua: agno == 0 }))?;
+        changed = true;
+    }
+    Ok(changed)
+}
+
+/// Brings size and features in the copies of the superblock up to date; after a crash they may be the old ones.
+///
+/// # Errors
+/// The device's.
+pub(super) fn update_copies(dev: &DeviceRef, g: &Geometry) -> Result<()> {
+    let changed = change_copies(dev, g, 1..g.agcount, |sb| {
+        let before = sb.as_bytes().to_vec();
+        sb.dblocks.set(g.dblocks);
+        sb.agcount.set(g.agcount);
+        sb.features_ro_compat.set(g.ro_compat);
+        // Each copy says of its own UUID whose the metadata's is.
+        let own = sb.features_incompat.get() & incompat::META_UUID;
+        sb.features_incompat.set(g.incompat & !incompat::META_UUID | own);
+        before != sb.as_bytes()
+    })?;
+    if changed {
+        uxfs_sync::blocking(|| dev.flush())?;
+    }
+    Ok(())
 }
