@@ -28,7 +28,7 @@ pub enum Cmd {
         /// Mount options, separated by commas: ro, norecovery, hostcache, offset=BYTES, part=N, commit=SECONDS, memory=SIZE, threads=N,
         /// logdev=FILE, logbufs=N, logbsize=SIZE,
         /// journal_flush=POLICY, checkpoint_limit=POLICY, cache=MODE, iomode=MODE, drop_behind=POLICY, io_lock=LOCK, op_lock=LOCK, readdir_copy=HOW,
-        /// discard, fsname=NAME, allow_other, allow_root, dev, suid, noexec
+        /// discard, grpid, wsync, fsname=NAME, allow_other, allow_root, dev, suid, noexec
         #[arg(short = 'o', value_name = "OPTIONS")]
         options: Vec<String>,
         /// Stay in the foreground

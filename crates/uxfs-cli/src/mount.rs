@@ -73,6 +73,9 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
             "io_lock" => r.volume.io_lock = need()?.parse().map_err(|e| anyhow!("mount option io_lock: {e}"))?,
             "discard" => r.volume.discard = true,
             "nodiscard" => r.volume.discard = false,
+            "grpid" | "bsdgroups" => r.volume.grpid = true,
+            "nogrpid" | "sysvgroups" => r.volume.grpid = false,
+            "wsync" | "dirsync" => r.volume.wsync = true,
             "fsname" => fsname = Some(need()?.to_string()),
             "allow_other" => r.front.mount.guests = Guests::All,
             "allow_root" if r.front.mount.guests == Guests::None => r.front.mount.guests = Guests::Root,
@@ -85,9 +88,15 @@ fn parse(image: &std::ffi::OsStr, options: &[String]) -> Result<Request> {
             "nosuid" => r.front.mount.suid = false,
             "exec" => r.front.mount.exec = true,
             "noexec" => r.front.mount.exec = false,
-            // What says nothing here: the kernel's business, or XFS's defaults by now.
+            // What says nothing here: the kernel's business, XFS's defaults by now, or where its allocator is to look first.
             "defaults" | "nouuid" | "attr2" | "noattr2" | "inode64" | "ikeep" | "noikeep" | "noatime" | "relatime" | "nodiratime"
-            | "lazytime" | "async" | "auto" | "noauto" | "user" | "nouser" | "users" | "nofail" | "_netdev" | "noquota" | "subtype" => {}
+            | "lazytime" | "async" | "auto" | "noauto" | "user" | "nouser" | "users" | "nofail" | "_netdev" | "noquota" | "subtype"
+            | "largeio" | "nolargeio" | "swalloc" | "noalign" | "filestreams" => {}
+            "allocsize" => drop(size(need()?)?),
+            "uquota" | "usrquota" | "quota" | "uqnoenforce" | "gquota" | "grpquota" | "gqnoenforce" | "pquota" | "prjquota"
+            | "pqnoenforce" => {
+                bail!("mount option {key} is not supported: quota is neither counted nor enforced here")
+            }
             k if k.starts_with("x-") || k.starts_with("comment") => {}
             k => bail!("mount option {k} is not supported"),
         }

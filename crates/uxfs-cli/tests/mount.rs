@@ -715,6 +715,45 @@ fn flags_hints_and_trimming_go_through_a_mount() {
 }
 
 /// As mount(8) calls the helper: with the flags that it knows beside the new ones.
+/// Options of a kernel's XFS that say where its allocator looks are passed over; whose group a file gets is as there.
+#[test]
+fn options_of_the_kernel_are_understood() {
+    let p = Place::new("options");
+    p.image("v.img", 300 << 20);
+    p.mkfs_xfs("v.img", &["-q"]);
+    let made_at = |at: &Path, how: &str| {
+        let d = at.join(how);
+        fs::create_dir(&d).unwrap();
+        fs::set_permissions(&d, fs::Permissions::from_mode(0o777)).unwrap();
+        std::os::unix::fs::chown(&d, Some(1), Some(77)).unwrap();
+        let script = "umask 0; cd \"$1\" && : >file && mkdir dir && : >dir/below && ln -s file link && chmod g+s dir && : >dir/other";
+        let o = Command::new("setpriv").args(["--reuid=1000", "--regid=1000", "--clear-groups", "sh", "-c", script, "sh"]).arg(&d).output();
+        assert!(o.as_ref().unwrap().status.success(), "{}", text(&o.unwrap()));
+        let stat = |f: &&str| {
+            let m = fs::symlink_metadata(d.join(f)).unwrap();
+            format!("{f} {:o} {} {}", m.mode(), m.uid(), m.gid())
+        };
+        ["file", "dir", "dir/below", "dir/other", "link"].iter().map(stat).collect::<Vec<_>>()
+    };
+    for groups in ["grpid", "bsdgroups", "nogrpid"] {
+        let common =
+            format!("noatime,attr2,inode64,logbufs=8,logbsize=32k,largeio,swalloc,noalign,filestreams,allocsize=64k,noquota,{groups}");
+        let s = p.serve("v.img", &format!("{common},allow_other,wsync"));
+        let ours = made_at(&s.at, &format!("{groups}-ours"));
+        s.unmount();
+        let k = p.kernel("v.img", &format!("loop,{groups}"));
+        assert_eq!(made_at(&k.at, &format!("{groups}-theirs")), ours, "{groups}");
+        assert!(ours[0].ends_with(if groups == "nogrpid" { " 1000" } else { " 77" }), "{ours:?}");
+    }
+    p.is_sound("v.img");
+    for (wrong, why) in
+        [("uquota", "quota is neither counted nor enforced"), ("allocsize=much", "is no suffix"), ("inode32", "is not supported")]
+    {
+        let o = p.try_uxfs(&["mount", "-o", wrong, "v.img", "."]);
+        assert!(!o.status.success() && text(&o).contains(why), "{wrong}: {}", text(&o));
+    }
+}
+
 #[test]
 fn a_mount_becomes_read_only_and_back() {
     let p = Place::new("remount");

@@ -363,6 +363,44 @@ fn a_feature_comes_after_what_it_says() {
     assert!(!damage.is_empty());
 }
 
+/// What is left of changes of names when the power goes after the last one, before anything is asked to be durable.
+fn left_of_names(wsync: bool) -> Vec<String> {
+    let base: DeviceRef = Arc::new(Memory::new(40 * MIB));
+    uxfs_mkfs::format(&*base, &uxfs_mkfs::Options::new(40 * MIB, [7; 16])).unwrap();
+    let recorder = Arc::new(Recorder::new(base).unwrap());
+    let fs = Fs::open(recorder.clone() as DeviceRef, Options { commit: 0, wsync, ..Options::default() }).unwrap();
+    let make = |mode| Make { mode, uid: 0, gid: 0, rdev: (0, 0), umask: 0 };
+    let root = fs.root();
+    let dir = fs.create(root, b"dir", make(0o040_755)).unwrap().ino;
+    let file = fs.create(dir, b"first", make(0o100_644)).unwrap().ino;
+    fs.link(file, root, b"second").unwrap();
+    fs.symlink(root, b"third", b"second", 0, 0).unwrap();
+    fs.rename(dir, b"first", root, b"fourth", uxfs::Rename::Replace).unwrap();
+    fs.setattr(file, uxfs::SetAttr { mode: Some(0o600), ..Default::default() }).unwrap();
+    fs.rmdir(root, b"dir").unwrap();
+    fs.unlink(root, b"third").unwrap();
+    let trace = recorder.trace();
+    let image = trace.image_at(trace.events.len(), 512, &mut |_, n| vec![false; n]).unwrap();
+    let fs = Fs::open(Arc::new(image), Options { commit: 0, ..Options::default() }).unwrap();
+    let mut found = Vec::new();
+    fs.readdir(fs.root(), 0, &mut |e| {
+        let name = String::from_utf8(e.name.clone()).unwrap();
+        if !name.starts_with('.') {
+            found.push(format!("{name} {:o}", fs.stat(e.ino.0).unwrap().mode));
+        }
+        true
+    })
+    .unwrap();
+    found.sort();
+    found
+}
+
+#[test]
+fn with_wsync_names_are_durable_at_once() {
+    assert_eq!(left_of_names(true), ["fourth 100600", "second 100600"]);
+    assert_eq!(left_of_names(false), [""; 0]);
+}
+
 /// Something in the log that never goes home.
 #[derive(Default)]
 struct Logged(ItemState);

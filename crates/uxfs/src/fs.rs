@@ -292,6 +292,12 @@ impl Fs {
         }
     }
 
+    /// Names or an inode's fields were changed: makes that durable where the volume was opened so.
+    fn changed(&self) -> Result<()> {
+        let vol = self.mount.vol();
+        if vol.wsync { Ok(vol.journal.force_all()?) } else { Ok(()) }
+    }
+
     /// Makes what was freed, or kept for later, usable.
     fn make_usable(&self) -> Result<()> {
         if self.mount.vol().journal.shutdown.reason().is_some() {
@@ -444,6 +450,7 @@ impl Fs {
         let (new, lists) = self.new_inode(&d, m)?;
         let i = self.used(self.with_retry(|| self.mount.names.create(&d, name, new))?);
         self.give_lists(&i, lists)?;
+        self.changed()?;
         Ok(self.stat_of(&i))
     }
 
@@ -509,6 +516,7 @@ impl Fs {
         let _open = self.enter()?;
         let d = self.inode(dir)?;
         let i = self.used(self.with_retry(|| self.mount.names.symlink(&d, name, target, uid, gid))?);
+        self.changed()?;
         Ok(self.stat_of(&i))
     }
 
@@ -529,6 +537,7 @@ impl Fs {
         let _open = self.enter()?;
         let (i, d) = (self.inode(ino)?, self.inode(dir)?);
         self.with_retry(|| self.mount.names.link(&i, &d, name))?;
+        self.changed()?;
         Ok(self.stat_of(&i))
     }
 
@@ -538,7 +547,8 @@ impl Fs {
     /// [`Error::NotFound`], [`Error::IsDirectory`].
     pub fn unlink(&self, dir: u64, name: &[u8]) -> Result<()> {
         let _open = self.enter()?;
-        self.mount.names.unlink(&*self.inode(dir)?, name, false)
+        self.mount.names.unlink(&*self.inode(dir)?, name, false)?;
+        self.changed()
     }
 
     /// Removes an empty directory.
@@ -547,7 +557,8 @@ impl Fs {
     /// [`Error::NotEmpty`], [`Error::NotDirectory`].
     pub fn rmdir(&self, dir: u64, name: &[u8]) -> Result<()> {
         let _open = self.enter()?;
-        self.mount.names.unlink(&*self.inode(dir)?, name, true)
+        self.mount.names.unlink(&*self.inode(dir)?, name, true)?;
+        self.changed()
     }
 
     /// Moves a name; `how` says what becomes of one that is there.
@@ -557,7 +568,8 @@ impl Fs {
     pub fn rename(&self, odir: u64, oname: &[u8], ndir: u64, nname: &[u8], how: Rename) -> Result<()> {
         let _open = self.enter()?;
         let (o, n) = (self.inode(odir)?, self.inode(ndir)?);
-        self.with_retry(|| self.mount.names.rename(&o, oname, &n, nname, how))
+        self.with_retry(|| self.mount.names.rename(&o, oname, &n, nname, how))?;
+        self.changed()
     }
 
     /// Hands each free extent on, as blocks of a group: (group, first block, blocks).
@@ -632,6 +644,7 @@ impl Fs {
             acl.follow_mode(m);
             self.with_retry(|| attr::set(&i, acl_name(false), &acl.encode(), SetMode::Any))?;
         }
+        self.changed()?;
         self.stat(ino)
     }
 

@@ -65,6 +65,10 @@ pub struct Options {
     pub journal: JournalConfig,
     /// What is freed is discarded on the device, once the freeing is durable.
     pub discard: bool,
+    /// What is made gets the group of its directory, as if each had its set-group-ID bit, which is not handed on.
+    pub grpid: bool,
+    /// What changes names, owners, permissions, sizes or times is durable on return, and all that came before.
+    pub wsync: bool,
     /// The volume is being made: the same operations of one thread, with the same clock and seed, give the same bytes. Blocks
     /// bear no log position, what is freed is not used again, free space is discarded at the end. After a crash such a volume
     /// must not be used.
@@ -88,6 +92,8 @@ impl Default for Options {
             seed: None,
             journal: JournalConfig::default(),
             discard: false,
+            grpid: false,
+            wsync: false,
             reproducible: false,
         }
     }
@@ -293,6 +299,8 @@ impl Mount {
             clock: o.clock,
             read_only: AtomicBool::new(o.read_only && !dirty),
             reproducible: o.reproducible,
+            grpid: o.grpid,
+            wsync: o.wsync,
             discards: (o.discard && !o.read_only && !o.reproducible).then(Discards::default),
             geo: g,
             dev,

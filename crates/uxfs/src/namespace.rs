@@ -147,7 +147,7 @@ impl Names {
         d.core = Core {
             mode: new.mode | if setgid && is_dir { 0o2000 } else { 0 },
             uid: new.uid,
-            gid: if setgid { dir.gid } else { new.gid },
+            gid: if setgid || self.vol.grpid { dir.gid } else { new.gid },
             nlink: if is_dir { 2 } else { 1 },
             projid: if dir.flags & flag::PROJINHERIT != 0 { dir.projid } else { 0 },
             flags,

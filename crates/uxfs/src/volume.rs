@@ -95,6 +95,10 @@ pub struct Volume {
     pub read_only: AtomicBool,
     /// See [`crate::Options::reproducible`].
     pub reproducible: bool,
+    /// See [`crate::Options::grpid`].
+    pub grpid: bool,
+    /// See [`crate::Options::wsync`].
+    pub wsync: bool,
     /// What is freed is discarded, if the volume was opened so.
     pub discards: Option<Discards>,
 }
