@@ -35,7 +35,7 @@ enum What {
         /// Where the images and mounts go
         #[arg(long, default_value = "/dev/shm")]
         dir: PathBuf,
-        /// Only these parts: create, threads, dbench, cpu, unpack, lookup, recover, data, mounts
+        /// Only these parts: create, threads, dbench, cpu, unpack, lookup, recover, data, mounts, rings
         parts: Vec<String>,
     },
     /// When the journal flushes: all variants on modelled devices, in one run

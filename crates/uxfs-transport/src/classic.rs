@@ -6,6 +6,7 @@ use crate::buffers::Aligned;
 use crate::request::{Body, Request, SMALL};
 use crate::session::Session;
 use crate::{Data, MAX_WRITE, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,6 +24,10 @@ const AT_ONCE: Duration = Duration::from_micros(3);
 const ROW: usize = 4;
 /// One request in so many is timed.
 const LOOKS: usize = 4;
+/// How long a request is looked for before the thread sleeps until one comes: about as long as it takes to wake it.
+const PATIENCE: Duration = Duration::from_micros(25);
+/// After so many misses more than hits, a look is worth no more than one in twice to this power of requests.
+const MOST_MISSES: u32 = 8;
 /// Bytes that are passed on in no time.
 const SHORT: usize = 64 << 10;
 /// Bytes before an answer's.
@@ -60,6 +65,12 @@ pub fn receive(fd: &OwnedFd, buf: &mut Aligned) -> io::Result<Option<usize>> {
             Err(e) => return Err(e.into()),
         }
     }
+}
+
+/// True if a request waits to be read, or the mount is gone.
+fn is_there(fd: &OwnedFd) -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    !matches!(poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&at_once)), Ok(0))
 }
 
 /// Sends an answer, whose body follows room for its header.
@@ -100,12 +111,16 @@ fn give(session: &Session, fd: &OwnedFd, header: InHeader, mut buf: Aligned, len
     answer(session, fd, &r);
 }
 
-/// Whether requests wait to be read.
+/// Whether requests wait to be read, or come so soon that it is better to wait for them awake.
 #[derive(Default)]
 struct Backlog {
     requests: usize,
     /// How many of the last ones were there already when they were read.
     row: usize,
+    /// How many more did not come while they were waited for than did.
+    misses: u32,
+    /// From which request on it is tried again.
+    patient: usize,
 }
 
 impl Backlog {
@@ -121,6 +136,29 @@ impl Backlog {
         r
     }
 
+    /// Waits awake for a request that is likely to come soon, and reads it; for whoever alone reads and has nothing else to do.
+    fn look_awake<T>(&mut self, is_there: impl Fn() -> bool, read: impl FnOnce() -> T) -> T {
+        if self.requests < self.patient {
+            return self.look(read);
+        }
+        self.requests += 1;
+        if is_there() {
+            self.row += 1;
+            return read();
+        }
+        self.row = 0;
+        let begun = Instant::now();
+        let mut came = false;
+        while !came && begun.elapsed() < PATIENCE {
+            came = is_there();
+        }
+        self.misses = if came { self.misses.saturating_sub(1) } else { (self.misses + 1).min(MOST_MISSES) };
+        if !came {
+            self.patient = self.requests + (1 << self.misses);
+        }
+        read()
+    }
+
     fn is_there(&self) -> bool {
         self.row >= ROW
     }
@@ -134,7 +172,9 @@ pub fn serve(session: &Arc<Session>, fd: &Arc<OwnedFd>) -> io::Result<()> {
     session.relay.join();
     let (mut buf, mut backlog) = (room(), Backlog::default());
     loop {
-        let Some(len) = backlog.look(|| receive(fd, &mut buf))? else { return Ok(()) };
+        let read = || receive(fd, &mut buf);
+        let read = if session.relay.is_calm() { backlog.look_awake(|| is_there(fd), read) } else { backlog.look(read) };
+        let Some(len) = read? else { return Ok(()) };
         let bytes = &*buf.first(len);
         let r = Request::parse(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a request of the kernel is cut short"))?;
         let _turn = session.relay.begin(!backlog.is_there() && len < SHORT && r.room() < SHORT && r.is_short());
@@ -157,5 +197,42 @@ pub fn serve(session: &Arc<Session>, fd: &Arc<OwnedFd>) -> io::Result<()> {
                 }
             }));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Reads a request that is there at the look with this number, the first being 0; how often was looked.
+    fn looks(b: &mut Backlog, there_at: usize) -> usize {
+        let looks = Cell::new(0);
+        let is_there = || looks.replace(looks.get() + 1) >= there_at;
+        b.look_awake(is_there, || ());
+        looks.get()
+    }
+
+    #[test]
+    fn requests_are_waited_for_awake_while_they_come_soon() {
+        let mut b = Backlog::default();
+        for _ in 0..100 {
+            assert_eq!(looks(&mut b, 1), 2);
+        }
+        // What never comes is waited for less and less often.
+        let tried = (0..1000).filter(|_| looks(&mut b, usize::MAX) > 0).count();
+        assert!((5..20).contains(&tried), "{tried}");
+        // And again once it comes: each that does takes back one that did not.
+        let tried = (0..1000).filter(|_| looks(&mut b, 1) > 0).count();
+        assert!(tried > 500, "{tried}");
+    }
+
+    #[test]
+    fn requests_that_wait_are_a_backlog() {
+        let mut b = Backlog::default();
+        (0..ROW).for_each(|_| assert_eq!(looks(&mut b, 0), 1));
+        assert!(b.is_there());
+        looks(&mut b, 1);
+        assert!(!b.is_there());
     }
 }

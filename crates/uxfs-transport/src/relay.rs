@@ -114,6 +114,11 @@ impl Relay {
         Turn(self)
     }
 
+    /// True if one thread does all the work, and there is a CPU for it: whoever asks has one, too.
+    pub fn is_calm(&self) -> bool {
+        self.cpus > 1 && self.reading.load(Ordering::Relaxed) == 1 && self.running.load(Ordering::Relaxed) == 0
+    }
+
     fn takes_long(&self) {
         self.calm.store(0, Ordering::Relaxed);
         self.look_for_reader();

@@ -6,6 +6,9 @@ use rustix::io::Errno;
 use std::cell::Cell;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+/// Data of so many bytes is one piece of a stream.
+const STREAM: u32 = 64 << 10;
+
 /// Bytes of the longest answer that has a fixed size.
 pub const SMALL: usize = size_of::<StatxOut>();
 /// Bytes of the longest link.
@@ -128,6 +131,15 @@ impl<'a> Request<'a> {
     pub fn is_short(&self) -> bool {
         let long = [opcode::IOCTL, opcode::FALLOCATE, opcode::LSEEK, opcode::COPY_FILE_RANGE, opcode::COPY_FILE_RANGE_64];
         !long.contains(&self.header.opcode)
+    }
+
+    /// True if the kernel sends many such at once, and waits for none of them: data that it reads ahead or writes back.
+    pub fn is_stream(&self) -> bool {
+        match self.header.opcode {
+            opcode::READ => self.only::<ReadIn>().is_ok_and(|r| r.size >= STREAM),
+            opcode::WRITE => self.only::<WriteIn>().is_ok_and(|w| w.size >= STREAM && w.write_flags & write::CACHE != 0),
+            _ => false,
+        }
     }
 
     /// True if it may wait for long, and whoever answers it should be stood in for.

@@ -7,7 +7,9 @@
 //! 1. A queue always has a room that is free, or will have soon: who takes the last one starts another thread, up to [`MOST`]. So whoever
 //!    waits in the engine stalls nobody. A request that came before the new room was offered lies in the kernel until somebody's answer
 //!    makes it look there (seen with Linux 6.18); so something is asked for then that needs no waiting.
-//! 2. A room is the kernel's from when it is offered until the ring says that it is filled, and this thread's from then on.
+//! 2. Pieces of streams, which the kernel reads ahead or writes back many at a time, are answered on other CPUs: that of the queue has
+//!    whoever reads or writes the stream. So a thread goes elsewhere with the first such piece, and comes back with another request.
+//! 3. A room is the kernel's from when it is offered until the ring says that it is filled, and this thread's from then on.
 //!
 //! What is told and not asked (FORGET) still comes by /dev/fuse.
 
@@ -21,7 +23,7 @@ use crate::session::Session;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -98,12 +100,13 @@ impl Room {
     }
 
     /// Answers what is in the room, and offers it again when the next one is waited for.
-    fn answer(&mut self, session: &Session) -> io::Result<()> {
+    fn answer(&mut self, session: &Session, cpu: &mut Cpu) -> io::Result<()> {
         let headers = &mut *self.headers;
         let (header, _) = InHeader::read_from_prefix(headers.in_out.as_bytes()).map_err(|_| Errno::IO)?;
         let payload = self.payload.first(MAX_WRITE);
         let rest = payload.get(..headers.payload_bytes as usize).ok_or(Errno::IO)?;
         let r = Request::new(header, headers.fixed.as_bytes(), Some(rest));
+        cpu.leave(r.is_stream());
         let (result, len) = match r.room() {
             SMALL => {
                 let mut small = [0; SMALL];
@@ -132,11 +135,33 @@ impl Room {
 /// Starts a thread; its result reaches whoever waits for the end of the mount.
 pub type Start = dyn Fn(String, Box<dyn FnOnce() -> io::Result<()> + Send>) -> io::Result<()> + Send + Sync;
 
-/// Binds the calling thread to a CPU. One that is off, or that this process may not use, leaves it to others.
-fn stay_on(cpu: u16) {
-    let mut only = CpuSet::new();
-    only.set(usize::from(cpu));
-    let _ = sched_setaffinity(None, &only);
+/// The CPU to which the calling thread belongs. One that is off, or that this process may not use, binds nobody.
+struct Cpu {
+    own: CpuSet,
+    /// The rest of those that the process may use.
+    others: CpuSet,
+    is_left: bool,
+}
+
+impl Cpu {
+    /// Binds the calling thread to a CPU.
+    fn stay_on(cpu: u16, all: &CpuSet) -> Cpu {
+        let (mut own, mut others) = (CpuSet::new(), CpuSet::new());
+        for c in (0..CpuSet::MAX_CPU).filter(|c| all.is_set(*c)) {
+            if c == usize::from(cpu) { own.set(c) } else { others.set(c) }
+        }
+        let _ = sched_setaffinity(None, &own);
+        Cpu { own, others, is_left: false }
+    }
+
+    /// Leaves it to others, or comes back.
+    fn leave(&mut self, leave: bool) {
+        if leave != self.is_left {
+            self.is_left = leave;
+            // Where there is no other, nothing changes.
+            let _ = sched_setaffinity(None, if leave { &self.others } else { &self.own });
+        }
+    }
 }
 
 /// The rooms of a CPU's queue.
@@ -146,6 +171,8 @@ pub struct Queue {
     number: u16,
     dir: PathBuf,
     start: Arc<Start>,
+    /// The CPUs that the process may use.
+    cpus: CpuSet,
     threads: AtomicUsize,
     /// Rooms that are free.
     free: AtomicUsize,
@@ -159,7 +186,8 @@ impl Queue {
     pub fn open(session: &Arc<Session>, fd: &Arc<OwnedFd>, number: u16, dir: &Path, start: &Arc<Start>) -> io::Result<()> {
         let (threads, free) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let (session, fd, dir, start) = (session.clone(), fd.clone(), dir.into(), start.clone());
-        let queue = Arc::new(Queue { session, fd, number, dir, start, threads, free });
+        let cpus = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+        let queue = Arc::new(Queue { session, fd, number, dir, start, cpus, threads, free });
         let (tell, told) = channel();
         queue.add(Some(tell))?;
         let offered = told.recv().unwrap_or_else(|_| Err(io::Error::other("a thread that was to serve the mount ended")));
@@ -180,9 +208,9 @@ impl Queue {
 
     /// Makes the kernel look for requests that wait for a room.
     fn stir(&self) {
-        let (number, dir) = (self.number, self.dir.clone());
+        let (number, cpus, dir) = (self.number, self.cpus, self.dir.clone());
         let ask = move || {
-            stay_on(number);
+            let _ = Cpu::stay_on(number, &cpus);
             // Whatever it says: a question was asked.
             let _ = rustix::fs::statfs(&dir);
             Ok(())
@@ -191,7 +219,7 @@ impl Queue {
     }
 
     fn serve(self: &Arc<Self>, tell: Option<Sender<io::Result<()>>>) -> io::Result<()> {
-        stay_on(self.number);
+        let mut cpu = Cpu::stay_on(self.number, &self.cpus);
         self.free.fetch_add(1, Ordering::AcqRel);
         let offered = Room::offer(self.fd.clone(), self.number);
         let (room, said) = offered.map_or_else(|e| (None, Err(e)), |room| (Some(room), Ok(())));
@@ -208,7 +236,7 @@ impl Queue {
                 // Without another one, requests of this CPU wait for this one to end.
                 let _ = self.add(None);
             }
-            room.answer(&self.session)?;
+            room.answer(&self.session, &mut cpu)?;
             self.free.fetch_add(1, Ordering::AcqRel);
         }
         Ok(())
