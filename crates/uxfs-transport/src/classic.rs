@@ -28,8 +28,6 @@ const LOOKS: usize = 4;
 const PATIENCE: Duration = Duration::from_micros(25);
 /// After so many misses more than hits, a look is worth no more than one in twice to this power of requests.
 const MOST_MISSES: u32 = 8;
-/// Bytes that are passed on in no time.
-const SHORT: usize = 64 << 10;
 /// Bytes before an answer's.
 pub const BEFORE_ANSWER: usize = size_of::<OutHeader>();
 
@@ -177,7 +175,7 @@ pub fn serve(session: &Arc<Session>, fd: &Arc<OwnedFd>) -> io::Result<()> {
         let Some(len) = read? else { return Ok(()) };
         let bytes = &*buf.first(len);
         let r = Request::parse(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a request of the kernel is cut short"))?;
-        let _turn = session.relay.begin(!backlog.is_there() && len < SHORT && r.room() < SHORT && r.is_short());
+        let _turn = session.relay.begin(!backlog.is_there() && r.is_short());
         if r.header.opcode == opcode::WRITE
             && len > MOST_COPIED
             && let Some(next) = session.serve.buffer(Aligned::bytes(BEFORE_DATA, MAX_WRITE))

@@ -6,8 +6,8 @@
 //!
 //! 1. Nobody parks who would leave nobody to read, unless every CPU has a thread that runs.
 //! 2. Who takes a request that is not short or turns out not to be, finds requests waiting time and again, or begins to wait, and leaves
-//!    nobody to read calls a parked thread, unless every CPU has one that runs. A short request holds up those behind it no longer than
-//!    a thread would take to wake.
+//!    nobody to read calls a parked thread, unless every CPU has one that runs. A short request holds up those behind it for little
+//!    longer than a thread would take to wake, also with all the data that a request may have.
 //! 3. The first thread that leaves the session calls all that are parked: the session ends. Who is parked looks now and then anyway.
 
 use parking_lot::{Condvar, Mutex};

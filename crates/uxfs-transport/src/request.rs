@@ -127,7 +127,7 @@ impl<'a> Request<'a> {
         matches!(self.header.opcode, opcode::FORGET | opcode::BATCH_FORGET)
     }
 
-    /// True if it is answered in no time, where it does not wait and has little data.
+    /// True if it is answered in little more time than its data takes to be copied, where it does not wait.
     pub fn is_short(&self) -> bool {
         let long = [opcode::IOCTL, opcode::FALLOCATE, opcode::LSEEK, opcode::COPY_FILE_RANGE, opcode::COPY_FILE_RANGE_64];
         !long.contains(&self.header.opcode)
