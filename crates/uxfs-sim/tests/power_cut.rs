@@ -592,17 +592,25 @@ fn of_any_form(shape: Shape, c: &Chance) -> Shape {
     Shape { size: if large { 640 * MIB } else { 128 * MIB }, room, form, ..shape }
 }
 
-/// Random workloads until recovery has led to so many different images: 5 000, or 200 000 with `cargo xtask power-cut --long`.
+/// Random workloads until recovery has led to so many different images, 5 000, or 200 000 with `cargo xtask power-cut --long`, and all kinds
+/// of cuts were among them.
 #[test]
 fn random_workloads_survive_any_cut() {
     let long = std::env::var_os("UXFS_LONG").is_some();
     let wanted = if long { 200_000 } else { 5000 };
     let seeds = AtomicU64::new(std::env::var("UXFS_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(10_000));
     let seen: Mutex<(HashSet<u64>, [u64; 8])> = Mutex::default();
+    let all_kinds = |[_, _, again, lives, kernel, intents, wraps, checkpoints]: [u64; 8]| {
+        again > 100 && lives > 100 && kernel > 10 && intents > 10 && checkpoints > 500 && wraps > 0
+    };
+    let is_enough = || {
+        let (images, sums) = &*seen.lock();
+        images.len() >= wanted && (all_kinds(*sums) || images.len() >= 4 * wanted)
+    };
     std::thread::scope(|s| {
         for _ in 0..2 {
             s.spawn(|| {
-                while seen.lock().0.len() < wanted {
+                while !is_enough() {
                     let seed = seeds.fetch_add(1, Ordering::Relaxed);
                     let j = run(&any_shape(seed)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
                     let tear = [512, 4096][seed as usize % 2];
@@ -631,10 +639,11 @@ fn random_workloads_survive_any_cut() {
             });
         }
     });
-    let (images, [cuts, dirty, again, lives, kernel, intents, wraps, checkpoints]) = seen.into_inner();
+    let (images, sums) = seen.into_inner();
+    let [cuts, dirty, again, lives, kernel, intents, wraps, checkpoints] = sums;
     println!(
         "{cuts} cuts, {} recovered images, {dirty} dirty, {again} cut again, {lives} in the life after, {kernel} by the kernel, {intents} of them with intents; {checkpoints} checkpoints, {wraps} wraps",
         images.len()
     );
-    assert!(again > 100 && lives > 100 && kernel > 10 && intents > 10 && checkpoints > 500 && wraps > 0);
+    assert!(all_kinds(sums));
 }
