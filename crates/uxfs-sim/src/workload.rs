@@ -205,7 +205,7 @@ pub(crate) fn second_life(j: &Journey, images: Vec<Memory>, seed: u64) -> Result
 /// # Errors
 /// There is no such volume.
 pub(crate) fn make(shape: &Shape) -> Result<Vec<Memory>, String> {
-    let log_bytes = shape.log.unwrap_or(shape.size / 8);
+    let log_bytes = shape.log.unwrap_or(shape.size / 4);
     let mut images = vec![Memory::new(shape.size)];
     images.extend(shape.external.then(|| Memory::new(log_bytes)));
     let o = uxfs_mkfs::Options {

@@ -568,7 +568,8 @@ fn any_shape(seed: u64) -> Shape {
         discard: half(),
         short_of_memory: half(),
         timing: half().then_some(Timing { flush: 200, ..NVME }),
-        room: (!many && c.below(4) == 0).then(|| (MIB / 4) << c.below(5)),
+        // What making one directory sets aside must be there.
+        room: (!many && c.below(4) == 0).then(|| ((MIB / 4) << c.below(5)) + 32 * 4096),
         seed,
         ..Shape::default()
     };
