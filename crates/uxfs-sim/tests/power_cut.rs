@@ -268,6 +268,15 @@ fn cut_everywhere(trace: &Trace, mut judge: impl FnMut(&Arc<Memory>) -> Result<(
     damage
 }
 
+/// Opens what a cut left, and looks at it; it is sound when it is closed.
+fn opened<T>(image: &Arc<Memory>, look: impl FnOnce(&Fs) -> uxfs::Result<T>) -> Result<T, Box<dyn std::error::Error>> {
+    let fs = Fs::open(image.clone(), Options { commit: 0, ..Options::default() })?;
+    let seen = look(&fs)?;
+    fs.unmount()?;
+    let r = uxfs_check::check(&**image)?;
+    r.findings.first().map_or(Ok(seen), |f| Err(f.to_string().into()))
+}
+
 /// Grows a volume of two groups of 20 MiB to 50 MiB and cuts it everywhere; says which sizes were seen, and what was damaged.
 fn grow_and_cut(journaled: bool) -> (HashSet<u64>, Vec<String>) {
     let base: DeviceRef = Arc::new(Memory::new(50 * MIB));
@@ -299,12 +308,7 @@ fn grow_and_cut(journaled: bool) -> (HashSet<u64>, Vec<String>) {
     }
     let mut sizes = HashSet::new();
     let damage = cut_everywhere(&recorder.trace(), |image| {
-        let fs = Fs::open(image.clone(), Options { commit: 0, ..Options::default() })?;
-        let blocks = fs.geometry().dblocks;
-        fs.lookup(fs.root(), b"file 7")?;
-        fs.unmount()?;
-        let r = uxfs_check::check(&**image)?;
-        r.findings.first().map_or(Ok(()), |f| Err(f.to_string()))?;
+        let blocks = opened(image, |fs| fs.lookup(fs.root(), b"file 7").map(|_| fs.geometry().dblocks))?;
         sizes.insert(blocks);
         Ok(())
     });
@@ -343,12 +347,7 @@ fn count_and_cut(first: bool) -> (HashSet<u32>, Vec<String>) {
     }
     let mut seen = HashSet::new();
     let damage = cut_everywhere(&recorder.trace(), |image| {
-        Fs::open(image.clone(), Options { commit: 0, ..Options::default() })?.unmount()?;
-        let r = uxfs_check::check(&**image)?;
-        r.findings.first().map_or(Ok(()), |f| Err(f.to_string()))?;
-        let mut sector = vec![0; 512];
-        image.read(0, &mut sector)?;
-        seen.insert(Geometry::parse(&sector)?.0.ro_compat & INOBTCNT);
+        seen.insert(opened(image, |fs| Ok(fs.geometry().ro_compat & INOBTCNT))?);
         Ok(())
     });
     (seen, damage)
