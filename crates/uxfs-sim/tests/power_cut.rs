@@ -568,7 +568,7 @@ fn any_shape(seed: u64) -> Shape {
         short_of_memory: half(),
         timing: half().then_some(Timing { flush: 200, ..NVME }),
         // What making one directory sets aside must be there.
-        room: (!many && c.below(4) == 0).then(|| ((MIB / 4) << c.below(5)) + 32 * 4096),
+        room: (!many && c.below(4) == 0).then(|| ((MIB / 4) << c.below(5)) + 64 * 4096),
         seed,
         ..Shape::default()
     };
