@@ -162,7 +162,7 @@ pub enum Cmd {
         /// Make nothing
         #[arg(short = 'c')]
         no_create: bool,
-        /// This time: @SECONDS since 1970
+        /// This time: @SECONDS since 1970, or YYYY-MM-DD [HH:MM[:SS]] as ls shows it, in UTC
         #[arg(short)]
         date: Option<String>,
         #[arg(required = true, value_name = "IMG:/PATH")]

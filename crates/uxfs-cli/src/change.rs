@@ -110,21 +110,99 @@ pub fn id(v: &Volume, name: &str, table: &str) -> Result<u32> {
     found.with_context(unknown)
 }
 
-/// A time as `touch -d` gives it: `@SECONDS[.FRACTION]`.
+/// A time as `touch -d` gives it: `@SECONDS[.FRACTION]`, or as `ls` and `stat` show it: `YYYY-MM-DD[ HH:MM[:SS[.FRACTION]][ZONE]]`, where
+/// the zone is `Z` or `+HHMM` and UTC without it.
 ///
 /// # Errors
 /// It is no such time.
 pub fn time(text: &str) -> Result<uxfs::Timestamp> {
-    let bad = || format!("{text:?} is no time; @SECONDS since 1970 is");
-    let t = text.strip_prefix('@').with_context(bad)?;
-    let (sec, part) = t.split_once('.').unwrap_or((t, ""));
-    let nsec = format!("{part:0<9}").get(..9).and_then(|n| n.parse().ok()).with_context(bad)?;
-    Ok(uxfs::Timestamp { sec: sec.parse().ok().with_context(bad)?, nsec })
+    let found = match text.strip_prefix('@') {
+        Some(seconds) => fraction(seconds).and_then(|(sec, nsec)| Some((sec.parse().ok()?, nsec))),
+        None => calendar(text),
+    };
+    let bad = || format!("{text:?} is no time; @SECONDS since 1970 is, and YYYY-MM-DD HH:MM:SS +HHMM from the date on");
+    let (sec, nsec) = found.with_context(bad)?;
+    Ok(uxfs::Timestamp { sec, nsec })
+}
+
+/// What stands before a point, and nanoseconds from what stands behind it.
+fn fraction(text: &str) -> Option<(&str, u32)> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let nsec = part.bytes().all(|b| b.is_ascii_digit()).then(|| format!("{part:0<9}"))?;
+    Some((whole, nsec.get(..9)?.parse().ok()?))
+}
+
+/// Numbers of two digits or more behind each other, at most so many; those that are missing are 0.
+fn fields<const N: usize>(text: &str, between: char) -> Option<[u32; N]> {
+    let mut all = [0; N];
+    let mut given = text.split(between);
+    for (to, f) in all.iter_mut().zip(&mut given) {
+        *to = (f.len() > 1 && f.bytes().all(|b| b.is_ascii_digit())).then(|| f.parse().ok())??;
+    }
+    given.next().is_none().then_some(all)
+}
+
+fn calendar(text: &str) -> Option<(i64, u32)> {
+    let (date, rest) = text.trim().split_once([' ', 'T']).unwrap_or((text.trim(), "00:00"));
+    let [y, m, d] = fields(date, '-')?;
+    let rest = rest.trim();
+    let (clock, zone) = rest.find(['+', '-', 'Z']).map_or((rest, "Z"), |at| rest.split_at(at));
+    let (clock, nsec) = fraction(clock.trim_end())?;
+    let [h, min, s] = fields(clock, ':')?;
+    let east = match zone.strip_prefix(['+', '-']).map(|z| z.replace(':', "")) {
+        None if zone == "Z" => 0,
+        Some(z) if z.len() == 4 => {
+            let [hours, minutes] = [z.get(..2)?.parse::<i64>().ok()?, z.get(2..)?.parse::<i64>().ok()?];
+            (hours * 3600 + minutes * 60) * if zone.starts_with('-') { -1 } else { 1 }
+        }
+        _ => return None,
+    };
+    if h > 23 || min > 59 || s > 60 || !clock.contains(':') {
+        return None;
+    }
+    Some((crate::show::days(i64::from(y), m, d)? * 86_400 + i64::from(h * 3600 + min * 60 + s) - east, nsec))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_read_as_they_are_shown() {
+        for (text, sec, nsec) in [
+            ("@1000000000.5", 1_000_000_000, 500_000_000),
+            ("@-1", -1, 0),
+            ("2001-09-09 01:46:40", 1_000_000_000, 0),
+            ("2001-09-09T01:46:40.25Z", 1_000_000_000, 250_000_000),
+            ("2001-09-09 03:46:40.000000001 +0200", 1_000_000_000, 1),
+            ("2001-09-08 20:16:40-05:30", 1_000_000_000, 0),
+            ("1969-12-31 23:59", -60, 0),
+            ("2000-02-29", 951_782_400, 0),
+        ] {
+            let t = time(text).unwrap();
+            assert_eq!((t.sec, t.nsec), (sec, nsec), "{text}");
+        }
+        let t = uxfs::Timestamp { sec: -12_345_678_901, nsec: 987_654_321 };
+        assert_eq!(time(&crate::show::time_text(t, true)).unwrap(), t);
+        for bad in [
+            "",
+            "@",
+            "@x",
+            "@1.x",
+            "yesterday",
+            "2023-02-29",
+            "2001-09-09 24:00",
+            "2001-09-09 1",
+            "2001-09-09 01:60",
+            "2001-9-9",
+            "2001-09-09 01:46:40 CEST",
+            "2001-09-09 01:46:40 +2",
+            "2001-09-09-01",
+            "2001-09-09 01:46:40:50",
+        ] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn clauses_do_what_chmod_does() {

@@ -47,8 +47,16 @@ pub fn civil(days: i64) -> (i64, u32, u32) {
     (era * 400 + year + i64::from(m <= 2), m as u32, mday as u32)
 }
 
+/// Days since 1970 of a year, month and day; `None` if there is no such day.
+pub fn days(y: i64, m: u32, d: u32) -> Option<i64> {
+    let (year, month) = if m > 2 { (y, i64::from(m) - 3) } else { (y - 1, i64::from(m) + 9) };
+    let leap = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    let days = 365 * year + leap + (153 * month + 2) / 5 + i64::from(d) - 1 - 719_468;
+    (civil(days) == (y, m, d)).then_some(days)
+}
+
 /// A time in UTC, to the minute or to the nanosecond.
-fn time_text(t: Timestamp, full: bool) -> String {
+pub fn time_text(t: Timestamp, full: bool) -> String {
     let (y, m, d) = civil(t.sec.div_euclid(86_400));
     let s = t.sec.rem_euclid(86_400);
     let (h, min, sec) = (s / 3600, s / 60 % 60, s % 60);
@@ -195,6 +203,11 @@ mod tests {
         {
             assert_eq!(time_text(Timestamp { sec, nsec: 0 }, false), text);
         }
+        for n in (-900_000..900_000).step_by(37) {
+            let (y, m, d) = civil(n);
+            assert_eq!(days(y, m, d), Some(n));
+        }
+        assert_eq!([days(2023, 2, 29), days(2024, 13, 1), days(2024, 4, 31), days(2024, 1, 0)], [None; 4]);
     }
 
     #[test]
