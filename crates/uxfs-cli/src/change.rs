@@ -151,7 +151,7 @@ fn calendar(text: &str) -> Option<(i64, u32)> {
     let [h, min, s] = fields(clock, ':')?;
     let east = match zone.strip_prefix(['+', '-']).map(|z| z.replace(':', "")) {
         None if zone == "Z" => 0,
-        Some(z) if z.len() == 4 => {
+        Some(z) if z.len() == 4 && z.bytes().all(|b| b.is_ascii_digit()) => {
             let [hours, minutes] = [z.get(..2)?.parse::<i64>().ok()?, z.get(2..)?.parse::<i64>().ok()?];
             (hours * 3600 + minutes * 60) * if zone.starts_with('-') { -1 } else { 1 }
         }
@@ -197,6 +197,7 @@ mod tests {
             "2001-9-9",
             "2001-09-09 01:46:40 CEST",
             "2001-09-09 01:46:40 +2",
+            "2001-09-09 01:46:40 +-130",
             "2001-09-09-01",
             "2001-09-09 01:46:40:50",
         ] {

@@ -12,7 +12,7 @@ use uxfs_format::log::BufFormat;
 use uxfs_format::{DiskAddr, Geometry, Kind, Lsn, attr};
 use uxfs_journal::{Commit, ItemState, Journal, LogGeometry, LogItem, Push, Regions, find_log_state};
 use uxfs_mkfs::Features;
-use uxfs_sim::{Data, Findings, Form, Journey, Mix, Op, Plan, Shape, explore, run};
+use uxfs_sim::{Data, Findings, Form, Journey, Mix, Op, Plan, Shape, explore, kernel, run};
 use uxfs_sync::{BlockingHook, Chance, install_blocking_hook};
 use zerocopy::IntoBytes;
 
@@ -210,7 +210,7 @@ fn the_kernel_recovers_a_checkpoint_without_content() {
     j.stop();
     let state = find_log_state(&*dev, &geo).unwrap();
     assert!(!state.clean && state.head.block() > head.block());
-    let left = uxfs_sim::kernel::recover(&[dev.fork()], false).unwrap();
+    let left = kernel::recover(&[dev.fork()], false).unwrap();
     let ours = Fs::open(dev.clone(), Options::default()).unwrap();
     assert!(ours.was_recovered());
     ours.unmount().unwrap();
@@ -350,6 +350,16 @@ fn count_and_cut(first: bool) -> (HashSet<u32>, Vec<String>) {
         seen.insert(opened(image, |fs| Ok(fs.geometry().ro_compat & INOBTCNT))?);
         Ok(())
     });
+    if first {
+        // The kernel's recovery, too, of each whole prefix; it takes for granted that blocks are written whole, and leaves copies of the
+        // superblock as they are.
+        let trace = recorder.trace();
+        for cut in 0..=trace.events.len() {
+            let image = trace.image_at(cut, 4096, &mut |_, n| vec![true; n]).unwrap();
+            let other = kernel::recover(&[image], false).err().filter(|e| !e.contains("would fix ro compat feature mismatch in AG 1"));
+            assert_eq!(other, None, "after event {cut}");
+        }
+    }
     (seen, damage)
 }
 
@@ -534,7 +544,7 @@ fn attributes_of_a_removed_file_are_freed_in_the_kernel_s_recovery_too() {
     println!("{} cuts lie within the removal", within.len());
     assert!(within.len() >= 8);
     for image in within.iter().step_by(within.len() / 8) {
-        let left = uxfs_sim::kernel::recover(&[image.fork()], false).unwrap();
+        let left = kernel::recover(&[image.fork()], false).unwrap();
         let report = uxfs_check::check(&left[0]).unwrap();
         assert!(report.findings.is_empty(), "{:?}", report.findings[0]);
     }

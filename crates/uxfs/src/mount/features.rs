@@ -22,7 +22,7 @@ const ADDABLE_RO: u32 = ro_compat::INOBTCNT;
 /// log, one that is too small for the larger transactions, exchange-range without reflink, or inobtcount without finobt.
 ///
 /// # Crash
-/// The volume has the features or not; recovery brings the copies of the superblock up to date.
+/// The volume has the features or not; recovery brings the copies of the superblock up to date. The kernel's leaves those as they are.
 pub fn add_features(devices: &Devices, incompat: u32, ro_compat: u32) -> Result<()> {
     let dev = &devices.data;
     let (g, sb) = read_superblock(dev)?;
