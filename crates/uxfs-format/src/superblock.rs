@@ -123,6 +123,10 @@ pub struct Superblock {
     /// UUID in the metadata, if the feature says so.
     pub meta_uuid: [u8; 16],
 }
+const _: () = assert!(size_of::<Superblock>() == 264);
+const _: () = assert!(std::mem::offset_of!(Superblock, fname) == 108);
+const _: () = assert!(std::mem::offset_of!(Superblock, features2) == 200);
+const _: () = assert!(std::mem::offset_of!(Superblock, crc) == SB_CRC);
 
 impl Superblock {
     /// The UUID that the metadata bears: the first one, where the volume got another since.
@@ -132,10 +136,6 @@ impl Superblock {
         if v5 && self.features_incompat.get() & incompat::META_UUID != 0 { self.meta_uuid } else { self.uuid }
     }
 }
-const _: () = assert!(size_of::<Superblock>() == 264);
-const _: () = assert!(std::mem::offset_of!(Superblock, fname) == 108);
-const _: () = assert!(std::mem::offset_of!(Superblock, features2) == 200);
-const _: () = assert!(std::mem::offset_of!(Superblock, crc) == SB_CRC);
 
 /// Bits of `versionnum`.
 pub mod version {

@@ -150,8 +150,10 @@ impl Backlog {
         while !came && begun.elapsed() < PATIENCE {
             came = is_there();
         }
-        self.misses = if came { self.misses.saturating_sub(1) } else { (self.misses + 1).min(MOST_MISSES) };
-        if !came {
+        if came {
+            self.misses = self.misses.saturating_sub(1);
+        } else {
+            self.misses = (self.misses + 1).min(MOST_MISSES);
             self.patient = self.requests + (1 << self.misses);
         }
         read()

@@ -42,7 +42,6 @@ pub fn set_identity(devices: &Devices, label: Option<&[u8]>, uuid: Option<[u8; 1
             sb.meta_uuid = if other { g.meta_uuid } else { [0; 16] };
             sb.uuid = u;
         }
-        true
     })?;
     if let Some(u) = uuid {
         geo.uuid = u;
@@ -70,9 +69,6 @@ pub(super) fn set_label(vol: &Arc<Volume>, label: &[u8]) -> Result<()> {
     let label = padded(label)?;
     superblock::change(vol, |sb| sb.fname = label)?;
     vol.journal.force_all()?;
-    superblock::change_copies(&vol.dev, &vol.geo, 1..vol.geo.agcount, |sb| {
-        sb.fname = label;
-        true
-    })?;
+    superblock::change_copies(&vol.dev, &vol.geo, 1..vol.geo.agcount, |sb| sb.fname = label)?;
     Ok(uxfs_sync::blocking(|| vol.dev.flush())?)
 }

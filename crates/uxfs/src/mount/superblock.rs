@@ -117,22 +117,26 @@ pub(super) fn write_counters(vol: &Arc<Volume>) -> Result<()> {
     })
 }
 
-/// Changes the superblocks of these groups, where `change` says that it did; the first one, which counts, comes last. True if there
-/// was anything to write.
+/// Changes the superblocks of these groups; the first one, which counts, comes last. True if that left any of them other than it was.
 ///
 /// # Errors
 /// The device's.
-pub(super) fn change_copies(dev: &DeviceRef, g: &Geometry, groups: Range<u32>, change: impl Fn(&mut Superblock) -> bool) -> Result<bool> {
+pub(super) fn change_copies(dev: &DeviceRef, g: &Geometry, groups: Range<u32>, change: impl Fn(&mut Superblock)) -> Result<bool> {
     let mut changed = false;
     for agno in groups.rev() {
         let at = g.header_daddr(AgNumber(agno), 0).0 * 512;
         let mut b = vec![0; g.sectsize as usize];
         uxfs_sync::blocking(|| dev.read(at, &mut b))?;
         let Ok((mut sb, _)) = Superblock::read_from_prefix(&b) else { continue };
-        if sb.magicnum.get() != SB_MAGIC || !change(&mut sb) {
+        if sb.magicnum.get() != SB_MAGIC {
             continue;
         }
-        b[..size_of::<Superblock>()].copy_from_slice(sb.as_bytes());
+        change(&mut sb);
+        let place = &mut b[..size_of::<Superblock>()];
+        if place == sb.as_bytes() {
+            continue;
+        }
+        place.copy_from_slice(sb.as_bytes());
         crc::stamp(&mut b, SB_CRC);
         uxfs_sync::blocking(|| dev.write(at, &b, WriteFlags { preflush: agno == 0, fua: agno == 0 }))?;
         changed = true;
@@ -146,14 +150,12 @@ pub(super) fn change_copies(dev: &DeviceRef, g: &Geometry, groups: Range<u32>, c
 /// The device's.
 pub(super) fn update_copies(dev: &DeviceRef, g: &Geometry) -> Result<()> {
     let changed = change_copies(dev, g, 1..g.agcount, |sb| {
-        let before = sb.as_bytes().to_vec();
         sb.dblocks.set(g.dblocks);
         sb.agcount.set(g.agcount);
         sb.features_ro_compat.set(g.ro_compat);
         // Each copy says of its own UUID whose the metadata's is.
         let own = sb.features_incompat.get() & incompat::META_UUID;
         sb.features_incompat.set(g.incompat & !incompat::META_UUID | own);
-        before != sb.as_bytes()
     })?;
     if changed {
         uxfs_sync::blocking(|| dev.flush())?;
