@@ -6,6 +6,7 @@ mod devices;
 mod features;
 mod grow;
 mod identity;
+mod pieces;
 mod recovery;
 mod replay;
 mod superblock;

@@ -3,6 +3,7 @@
 //! Changed blocks gather in memory while transactions of one log position are replayed, and go out together: either all of
 //! them bear the new position or none.
 
+use super::pieces::Pieces;
 use crate::attr;
 use crate::error::{Error, Result};
 use crate::inode::Fork;
@@ -114,11 +115,12 @@ struct Player<'a> {
     /// that bears a position as late as theirs: so it gets its stamp only when they are all in.
     blocks: HashMap<(u64, u32), Replayed>,
     at: Lsn,
+    pieces: Pieces,
     pending: Pending,
 }
 
 /// Where a block of a bmbt leads to, and the level there.
-fn pointers(b: &[u8]) -> Vec<(u64, u16)> {
+pub(super) fn pointers(b: &[u8]) -> Vec<(u64, u16)> {
     let (s, level) = (TreeKind::Bmap.shape(), btree::level(b));
     let n = if level > 0 { btree::numrecs(b).min(s.max(b.len() as u32, level)) } else { 0 };
     (0..n).map(|i| (s.ptr_get(b, b.len() as u32, i), level.saturating_sub(1))).collect()
@@ -164,7 +166,7 @@ impl Player<'_> {
         let mut all: Vec<_> = self.blocks.drain().filter(|b| b.1.changed).collect();
         all.sort_by_key(|b| b.0);
         for ((at, _), b) in &mut all {
-            // A directory block in several pieces comes piece by piece, with the checksum of the whole.
+            // A directory block in several pieces comes piece by piece: see `pieces`.
             let whole = |k: &Kind| *k != Kind::Inode && k.block_bytes(&self.g).is_none_or(|n| n == b.bytes.len());
             if let Some(k) = Kind::sniff(&b.bytes).filter(whole) {
                 k.stamp(&mut b.bytes, b.stamp.then_some(self.at));
@@ -201,6 +203,7 @@ impl Player<'_> {
             return self.inode_buffer(&f, &runs, it);
         }
         self.put_regions(&f, &runs, it, lsn)?;
+        self.pieces.note(&f, &self.g);
         let key = (f.daddr.0, bbs);
         match self.blocks.get(&key) {
             Some(b) if hides(&b.bytes) => self.pending.hidden.insert(key, (lsn, Ino(Kind::AttrLeaf.owner(&b.bytes).unwrap_or(0)))),
@@ -302,6 +305,7 @@ impl Player<'_> {
         } else {
             self.pending.attributed.remove(&f.ino);
         }
+        self.pieces.note_inode(f, &new);
         let isize = self.g.inodesize as usize;
         let g = self.g.clone();
         let Replayed { bytes: cluster, changed, .. } = self.block(f.daddr, f.bbs)?;
@@ -499,9 +503,11 @@ impl Replay for Player<'_> {
 /// # Errors
 /// The device's; the log is corrupt, or holds what is not supported.
 pub(super) fn run(dev: &DeviceRef, log_dev: &DeviceRef, geo: &LogGeometry, state: &LogState, g: &Geometry) -> Result<Pending> {
-    let mut p = Player { dev, g: g.clone(), cancelled: HashMap::new(), blocks: HashMap::new(), at: Lsn(0), pending: Pending::default() };
+    let (pieces, pending) = (Pieces::default(), Pending::default());
+    let mut p = Player { dev, g: g.clone(), cancelled: HashMap::new(), blocks: HashMap::new(), at: Lsn(0), pieces, pending };
     replay(log_dev.as_ref(), geo, state, &mut p)?;
     p.flush()?;
+    p.pieces.mend(dev, &p.g)?;
     dev.flush().map_err(JournalError::Io)?;
     // What follows needs room in the log: where half of it lies behind something hidden, that does not hold the tail.
     p.pending.attributed.extend(p.pending.hidden.values().map(|h| h.1));

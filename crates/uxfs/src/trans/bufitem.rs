@@ -4,8 +4,8 @@ use crate::volume::Volume;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use uxfs_buffer::Buffer;
+use uxfs_format::Lsn;
 use uxfs_format::log::{BufFormat, buf_flag};
-use uxfs_format::{Kind, Lsn};
 use uxfs_journal::{ItemState, LogItem, Push, Regions, WriteUnit};
 
 /// Bytes that are logged together.
@@ -86,7 +86,7 @@ impl BufItem {
     }
 
     /// Adds the regions of one piece of the buffer.
-    fn piece(&self, l: &Logged, kind: Kind, offset: usize, map: (uxfs_format::DiskAddr, u32), data: &[u8], out: &mut Regions) {
+    fn piece(&self, l: &Logged, kind: u16, offset: usize, map: (uxfs_format::DiskAddr, u32), data: &[u8], out: &mut Regions) {
         let chunks = map.1 as usize * 512 / CHUNK;
         let first = offset / CHUNK;
         let words = if first.is_multiple_of(32) && chunks.is_multiple_of(32) {
@@ -97,7 +97,7 @@ impl BufItem {
             (0..chunks).for_each(|c| words[c / 32] |= bit(c) << (c % 32));
             words
         };
-        let mut f = BufFormat { flags: 0, kind: kind.log_type(), bbs: map.1 as u16, daddr: map.0, map: words };
+        let mut f = BufFormat { flags: 0, kind, bbs: map.1 as u16, daddr: map.0, map: words };
         if l.cancelled {
             (f.flags, f.kind) = (buf_flag::CANCEL, 0);
             return out.push_with(|b| f.put(1, b));
@@ -107,6 +107,9 @@ impl BufItem {
         }
         let (mut count, mut bytes) = (1, 0);
         f.runs().for_each(|(_, n)| (count, bytes) = (count + 1, bytes + n * CHUNK));
+        if bytes == 0 && self.buf.maps.len() > 1 {
+            return;
+        }
         out.reserve(20 + 4 * f.map.len() + bytes, count);
         out.push_with(|b| f.put(count as u16, b));
         f.runs().for_each(|(c, n)| out.push(&data[offset + c * CHUNK..][..n * CHUNK]));
@@ -119,11 +122,14 @@ impl BufItem {
             return Regions::default();
         }
         let kind = self.buf.kind();
-        if self.buf.maps.len() > 1 && !l.cancelled {
+        let pieces = self.buf.maps.len() > 1;
+        if pieces && !l.cancelled {
             // Replay sees one piece at a time: the checksum of the whole goes along.
             kind.stamp(&mut self.buf.data_mut(), None);
             l.bits[0] |= 1;
         }
+        // Of a known type the kernel takes the first piece for the whole, finds it damaged, and refuses the volume.
+        let kind = if pieces { 0 } else { kind.log_type() };
         let data = self.buf.data();
         let mut offset = 0;
         let mut out = Regions::default();
