@@ -1,6 +1,7 @@
 //! Attributes in all forms.
 
 use crate::Checker;
+use crate::forms::Form;
 use crate::hashtree::{HashTree, Hashes};
 use std::collections::HashSet;
 use uxfs_format::attr::{self, Value, flag, leaf_entry, sf_entries};
@@ -18,6 +19,7 @@ impl Checker<'_> {
 
     pub(crate) fn attributes(&mut self, ino: Ino, core: &Core, fork: &[u8], extents: &[Extent]) {
         if core.aformat == Format::Local {
+            self.form(Form::AttrInline, 0);
             let total = usize::from(get16(fork, 0));
             let mut end = attr::SF_HEADER;
             let mut seen = HashSet::new();
@@ -48,7 +50,7 @@ impl Checker<'_> {
         if extents.is_empty() {
             return;
         }
-        let tree = HashTree::new(("attribute", "attributes"), ino, extents, 1, da::ATTR_LEAF_MAGIC);
+        let tree = HashTree::new(("attribute", "attributes"), Form::AttrTree, ino, extents, 1, da::ATTR_LEAF_MAGIC);
         self.hash_tree(tree, 0, &mut |c, b| c.attr_leaf(ino, extents, b));
     }
 
@@ -93,6 +95,7 @@ impl Checker<'_> {
     }
 
     fn remote_value(&mut self, ino: Ino, extents: &[Extent], block: u32, len: usize) {
+        self.form(Form::AttrValue, 0);
         // In version 4 the blocks are nothing but the value.
         let bare = !self.g.v5();
         let payload = self.g.blocksize as usize - if bare { 0 } else { REMOTE_HEADER };

@@ -1,6 +1,7 @@
 //! Directories in all four forms: entries, hashes, free indexes.
 
 use crate::Checker;
+use crate::forms::Form;
 use crate::hashtree::{HashTree, Hashes};
 use crate::names::Info;
 use std::collections::HashSet;
@@ -47,6 +48,7 @@ impl Checker<'_> {
 
     pub(crate) fn directory(&mut self, ino: Ino, core: &Core, inline: Option<&[u8]>, extents: &[Extent], info: &mut Info) {
         if let Some(b) = inline {
+            self.form(Form::DirInline, 0);
             return self.short_form(ino, b, info);
         }
         let per = 1u64 << self.g.dirblklog;
@@ -58,6 +60,9 @@ impl Checker<'_> {
         let mut w =
             Walk { ino, extents, have: Vec::new(), indexed: Vec::new(), names: HashSet::new(), bests: Vec::new(), dots: (false, false) };
         let single = blocks == 1 && extents.iter().all(|e| e.end() <= per);
+        if single {
+            self.form(Form::DirBlock, 0);
+        }
         // Only blocks that are mapped are visited: a hostile size costs nothing.
         for e in extents.iter().filter(|e| e.off.0 < leaf) {
             for d in e.off.0.div_ceil(per)..e.end().min(leaf).div_ceil(per) {
@@ -187,6 +192,7 @@ impl Checker<'_> {
             if Kind::DaAny.owner(&b).is_some_and(|o| o != w.ino.0) {
                 return self.bad_dir(w.ino, "has a leaf of another owner");
             }
+            self.form(Form::DirLeaf, 0);
             if (da::forw(&b), da::back(&b)) != (0, 0) {
                 self.bad_dir(w.ino, "has an only leaf with neighbours");
             }
@@ -198,7 +204,7 @@ impl Checker<'_> {
             }
             return;
         }
-        let tree = HashTree::new(("directory", "directory"), w.ino, w.extents, per, da::DIR_LEAFN_MAGIC);
+        let tree = HashTree::new(("directory", "directory"), Form::DirTree, w.ino, w.extents, per, da::DIR_LEAFN_MAGIC);
         self.hash_tree(tree, root, &mut |_, b| leaf_entries(b, &mut w.indexed));
         self.free_index(w);
     }

@@ -1,6 +1,7 @@
 //! The trees of hashes that directories and attributes share.
 
 use crate::Checker;
+use crate::forms::Form;
 use std::collections::HashSet;
 use uxfs_format::extent::Extent;
 use uxfs_format::{Ino, Kind, da};
@@ -9,6 +10,8 @@ use uxfs_format::{Ino, Kind, da};
 pub(crate) struct HashTree<'a> {
     /// Code and structure of findings.
     pub of: (&'static str, &'static str),
+    /// The form of what has it.
+    pub form: Form,
     pub ino: Ino,
     pub extents: &'a [Extent],
     /// Filesystem blocks a block.
@@ -26,8 +29,8 @@ pub(crate) struct HashTree<'a> {
 pub(crate) type Hashes = Option<(u32, u32)>;
 
 impl<'a> HashTree<'a> {
-    pub(crate) fn new(of: (&'static str, &'static str), ino: Ino, extents: &'a [Extent], per: u64, leaf: u16) -> HashTree<'a> {
-        HashTree { of, ino, extents, per, leaf, last: 0, visited: HashSet::new(), before: [None; da::MAX_DEPTH + 1] }
+    pub(crate) fn new(of: (&'static str, &'static str), form: Form, ino: Ino, extents: &'a [Extent], per: u64, leaf: u16) -> HashTree<'a> {
+        HashTree { of, form, ino, extents, per, leaf, last: 0, visited: HashSet::new(), before: [None; da::MAX_DEPTH + 1] }
     }
 
     /// Notes that a block comes next at its level; false if its neighbours do not say so.
@@ -70,6 +73,9 @@ impl Checker<'_> {
         let found = if is_node { da::node_level(&b) } else { 0 };
         if level.is_some_and(|l| l != found) {
             return self.bad_tree(t, "has a block of its tree at the wrong level");
+        }
+        if level.is_none() {
+            self.form(t.form, found + 1);
         }
         if !t.follows(found, block, &b) {
             self.bad_tree(t, "has blocks of its tree that are not linked with each other");

@@ -1,6 +1,7 @@
 //! Chunks of inodes, and each inode by itself.
 
 use crate::Checker;
+use crate::forms::Form;
 use crate::names::Info;
 use crate::usage::What;
 use uxfs_format::btree::InoRec;
@@ -27,6 +28,9 @@ impl Checker<'_> {
         }
         if g.inoalignmt > 1 && !first.is_multiple_of(g.inoalignmt) {
             self.add("inobt-align", "inobt", Some(at), "has a chunk that is not aligned");
+        }
+        if r.holemask != 0 {
+            self.form(Form::SparseChunk, 0);
         }
         let exists = !r.hole_bits();
         if u32::from(r.count) != exists.count_ones() || u32::from(r.freecount) != r.really_free().count_ones() {
@@ -85,25 +89,39 @@ impl Checker<'_> {
         if core.format == Format::Dev && core.forkoff > 1 {
             self.bad_inode(ino, "inode-forkoff", "is a device whose attributes do not begin behind its number");
         }
+        for (set, form) in [(flag2::BIGTIME, Form::BigTime), (flag2::NREXT64, Form::WideCounters)] {
+            if core.flags2 & set != 0 {
+                self.form(form, 0);
+            }
+        }
         let mut info = Info::new(&core);
         let (dsize, asize) = (core.data_fork_size(&self.g), core.attr_fork_size(&self.g));
         let (data, fork) = b[self.g.core_size()..].split_at(dsize);
         let kind = core.kind();
         let what = if kind == mode::REG { What::Data(ino.0) } else { What::Meta(ino.0) };
-        let (extents, mut blocks) = self.extents(ino, data, false, core.format, core.nextents, what);
+        let tree = if kind == mode::DIR { Form::DirExtentTree } else { Form::FileExtentTree };
+        let (extents, mut blocks) = self.extents(ino, data, tree, core.format, core.nextents, what);
         let mut held: u64 = extents.iter().map(|e| u64::from(e.len)).sum();
         match kind {
             mode::DIR => {
                 let inline = if core.format == Format::Local { data.get(..core.size as usize) } else { None };
                 self.directory(ino, &core, inline, &extents, &mut info);
             }
-            mode::LNK if core.format != Format::Local => self.remote_link(ino, &core, &extents),
-            mode::LNK => self.target(ino, &data[..(core.size as usize).min(dsize)]),
-            _ => {}
+            mode::LNK if core.format != Format::Local => {
+                self.form(Form::LinkBlocks, 0);
+                self.remote_link(ino, &core, &extents);
+            }
+            mode::LNK => {
+                self.form(Form::LinkInline, 0);
+                self.target(ino, &data[..(core.size as usize).min(dsize)]);
+            }
+            mode::REG if core.format == Format::Extents => self.form(Form::FileExtents, 0),
+            mode::REG => {}
+            _ => self.form(Form::Special, 0),
         }
         if asize > 0 {
             let fork = &fork[..asize];
-            let (attrs, more) = self.extents(ino, fork, true, core.aformat, u64::from(core.anextents), What::Meta(ino.0));
+            let (attrs, more) = self.extents(ino, fork, Form::AttrExtentTree, core.aformat, u64::from(core.anextents), What::Meta(ino.0));
             held += attrs.iter().map(|e| u64::from(e.len)).sum::<u64>();
             blocks += more;
             self.attributes(ino, &core, fork, &attrs);

@@ -9,6 +9,7 @@
 mod attributes;
 mod directory;
 mod fork;
+mod forms;
 mod hashtree;
 mod inodes;
 mod meaning;
@@ -18,6 +19,7 @@ mod space;
 mod tree;
 mod usage;
 
+pub use forms::{Form, Forms};
 pub use report::{Finding, Report};
 
 use std::collections::HashMap;
@@ -134,6 +136,11 @@ pub fn check_with_log<'a>(dev: &'a dyn Device, log_dev: Option<&'a dyn Device>) 
 impl Checker<'_> {
     fn add(&mut self, code: &'static str, structure: &'static str, place: Option<DiskAddr>, message: &str) {
         self.report.add(code, structure, place.map(|d| d.0), message);
+    }
+
+    /// Counts something that has a form.
+    fn form(&mut self, form: Form, height: u16) {
+        self.report.forms.saw(form, height);
     }
 
     /// Reads basic blocks; a failure is a finding.

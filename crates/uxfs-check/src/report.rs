@@ -1,5 +1,6 @@
 //! What was found.
 
+use crate::forms::Forms;
 use crate::meaning::meaning;
 use std::fmt;
 
@@ -36,13 +37,15 @@ impl fmt::Display for Finding {
     }
 }
 
-/// All findings.
+/// All findings, and what was looked at.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// In the order in which they were found.
     pub findings: Vec<Finding>,
     /// Findings beyond those that are kept.
     pub left_out: usize,
+    /// What there is, damaged or not.
+    pub forms: Forms,
 }
 
 impl Report {

@@ -1,6 +1,7 @@
 //! Superblocks and the headers and trees of a group.
 
 use crate::Checker;
+use crate::forms::Form;
 use crate::usage::What;
 use uxfs_format::ag::{Agf, Agi, UNLINKED_BUCKETS, agfl_get, agfl_slots};
 use uxfs_format::btree::{FreeRec, InoRec, RefcountRec, RmapRec, TreeKind};
@@ -212,6 +213,8 @@ impl Checker<'_> {
                 self.claim(agno, r.start, r.len, What::Cow);
             } else if r.count < 2 {
                 self.add("refcount-one", "refcountbt", Some(place), "has an extent with a count below 2");
+            } else {
+                self.form(Form::Shared, 0);
             }
         }
         self.references(agno, &records);

@@ -1,6 +1,7 @@
 //! Walks a tree of a group or of a fork, block by block, and hands its records on.
 
 use crate::Checker;
+use crate::forms::Form;
 use crate::usage::What;
 use std::collections::HashSet;
 use uxfs_format::btree::{self, RmapRec, TreeKind, rmap_flag};
@@ -64,6 +65,7 @@ impl Checker<'_> {
         if levels == 0 || levels as usize > btree::MAX_LEVELS {
             return 0;
         }
+        self.form(Form::Tree(kind.shape().name), levels as u16);
         self.walk_block(&mut w, u64::from(root), levels as u16 - 1, None, true);
         self.walk_end(&w);
         w.seen.len() as u32

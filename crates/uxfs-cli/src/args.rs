@@ -348,6 +348,9 @@ pub enum Cmd {
         /// Findings as JSON
         #[arg(long)]
         json: bool,
+        /// Show in which forms things lie there, how high trees are, and how many there are of each
+        #[arg(long)]
+        forms: bool,
         image: OsString,
     },
     /// Show what is in the journal

@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail};
 use std::io::Write;
 use std::process::ExitCode;
 use uxfs::{Fs, Options, describe_log};
+use uxfs_check::Form;
 use uxfs_device::Device;
 use uxfs_format::Geometry;
 use uxfs_format::superblock::{Superblock, incompat, ro_compat};
@@ -142,11 +143,11 @@ pub fn recover(source: &Source, out: &mut impl Write) -> Result<()> {
 }
 
 /// Checks a volume without changing it; a dirty log is recovered in memory first. Exit code 0 for sound, 1 for damaged, 2
-/// for sound with a dirty log.
+/// for sound with a dirty log. Shows what there is of each form, too, if asked.
 ///
 /// # Errors
 /// The volume cannot be read.
-pub fn check(source: &Source, json: bool, out: &mut impl Write) -> Result<ExitCode> {
+pub fn check(source: &Source, json: bool, forms: bool, out: &mut impl Write) -> Result<ExitCode> {
     let mut seen = source.devices(false)?;
     let mut dirty = false;
     let mut unrecovered = None;
@@ -176,7 +177,11 @@ pub fn check(source: &Source, json: bool, out: &mut impl Write) -> Result<ExitCo
                 serde_json::json!({"code": f.code, "structure": f.structure, "daddr": f.place, "message": f.message, "meaning": f.meaning()})
             })
             .collect();
-        let all = serde_json::json!({"volume": source.name(), "dirty_log": dirty, "sound": report.is_sound(), "findings": rows});
+        let mut all = serde_json::json!({"volume": source.name(), "dirty_log": dirty, "sound": report.is_sound(), "findings": rows});
+        if forms {
+            let row = |(form, height, number): (Form, u16, u64)| serde_json::json!({"form": form.to_string(), "levels": height, "number": number});
+            all["forms"] = report.forms.iter().map(row).collect();
+        }
         writeln!(out, "{all:#}")?;
     } else {
         let mut told: Vec<&str> = Vec::new();
@@ -190,6 +195,13 @@ pub fn check(source: &Source, json: bool, out: &mut impl Write) -> Result<ExitCo
         }
         if report.left_out > 0 {
             writeln!(out, "and {} findings more", report.left_out)?;
+        }
+        if forms {
+            writeln!(out, "{:<32}{:>8}{:>12}", "form", "levels", "number")?;
+            for (form, height, number) in report.forms.iter() {
+                let height = if height == 0 { "-".into() } else { height.to_string() };
+                writeln!(out, "{form:<32}{height:>8}{number:>12}")?;
+            }
         }
         if dirty {
             writeln!(out, "{}: the log is dirty; checked as it would be once recovered", source.name())?;

@@ -220,8 +220,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Cmd::Bmap { paths } => volume::each(&paths, false, |v, p| show::bmap(v, p, out))?,
         Cmd::Recover { image } => inspect::recover(&Source::parse(&image), out)?,
         Cmd::Log { image } => inspect::log(&Source::parse(&image), out)?,
-        Cmd::Check { json, image } => {
-            let code = inspect::check(&Source::parse(&image), json, out)?;
+        Cmd::Check { json, forms, image } => {
+            let code = inspect::check(&Source::parse(&image), json, forms, out)?;
             out.flush()?;
             return Ok(code);
         }

@@ -162,6 +162,14 @@ fn check_tells_sound_damaged_and_dirty_apart() {
     assert_eq!(o.status.code(), Some(1));
     let out = text(&o);
     assert!(out.contains("\"agf-btreeblks\"") && out.contains("\"sound\": false"), "{out}");
+    // What there is, damaged or not: a tree in each of four groups, two directories.
+    let (forms, json) = (text(&p.try_uxfs(&["check", "--forms", "v.img"])), text(&p.try_uxfs(&["check", "--forms", "--json", "v.img"])));
+    let has = |form: &str, levels: &str, number: &str| {
+        forms.lines().any(|l| l.starts_with(form) && l.split_whitespace().rev().take(2).eq([number, levels]))
+    };
+    assert!(has("bnobt", "1", "4") && has("directory in its inode", "-", "2"), "{forms}");
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(json["forms"].as_array().unwrap().contains(&serde_json::json!({"form": "bnobt", "levels": 1, "number": 4})), "{json}");
 }
 
 /// A clone of a dirty volume gets a label and a UUID of its own, and nothing is lost: the kernel mounts both at once.

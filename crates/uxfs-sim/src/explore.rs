@@ -5,6 +5,7 @@ use crate::workload::{Form, Journey, mark, options, second_life, top_name};
 use std::collections::HashSet;
 use std::sync::Arc;
 use uxfs::{Devices, Fs};
+use uxfs_check::Forms;
 use uxfs_device::{Device, DeviceRef, Event, Memory, Recorder};
 use uxfs_format::Geometry;
 use uxfs_journal::{LogGeometry, find_as_kernel, find_log_state};
@@ -42,6 +43,8 @@ pub struct Findings {
     pub cuts: usize,
     /// Different images that recovery led to.
     pub images: HashSet<u64>,
+    /// What those have.
+    pub forms: Forms,
     /// Of the cuts, with a dirty log.
     pub dirty: usize,
     /// Cuts inside a recovery.
@@ -64,6 +67,7 @@ impl Findings {
     fn take(&mut self, cut: usize, second: Findings) {
         self.lives += second.cuts;
         self.images.extend(second.images);
+        self.forms.add(&second.forms);
         self.damage.extend(second.damage.into_iter().map(|(c, e)| (cut, format!("in the life after it, at {c}: {e}"))));
     }
 }
@@ -149,9 +153,10 @@ pub fn explore(j: &Journey, plan: &Plan) -> std::io::Result<Findings> {
             }
         }
         match judge(j, cut, images.iter().map(Memory::fork).collect(), false) {
-            Ok((digest, dirty)) => {
-                found.images.insert(digest);
-                found.dirty += usize::from(dirty);
+            Ok(left) => {
+                found.images.insert(left.digest);
+                found.forms.add(&left.forms);
+                found.dirty += usize::from(left.dirty);
             }
             Err(e) => match j.by_kernel.then(|| crate::kernel::recover(&images, true).and_then(|left| judge(j, cut, left, false))) {
                 // It was lost when it was written, if its writer does not find it either.
@@ -274,9 +279,16 @@ fn story(j: &Journey, cut: usize) -> String {
 /// What the checker calls attributes that a crash left half set.
 pub(crate) const HIDDEN: &str = "attribute-hidden";
 
-/// Recovers images, perhaps `again`, and holds what is there against the models: a digest of the image that is left, and whether the
-/// log was dirty.
-fn judge(j: &Journey, cut: usize, images: Vec<Memory>, again: bool) -> Result<(u64, bool), String> {
+/// What a recovery left.
+struct Left {
+    digest: u64,
+    forms: Forms,
+    /// The log was dirty.
+    dirty: bool,
+}
+
+/// Recovers images, perhaps `again`, and holds what is there against the models.
+fn judge(j: &Journey, cut: usize, images: Vec<Memory>, again: bool) -> Result<Left, String> {
     let images: Vec<Arc<Memory>> = images.into_iter().map(Arc::new).collect();
     if !j.by_kernel && j.shape.journal.flush.is_safe() {
         as_the_kernel(&images)?;
@@ -303,7 +315,7 @@ fn judge(j: &Journey, cut: usize, images: Vec<Memory>, again: bool) -> Result<(u
     if let Some(f) = report.findings.iter().find(|f| !may_hide || f.code != HIDDEN) {
         return Err(format!("check: {f} ({} findings)", report.findings.len()));
     }
-    Ok((images.iter().fold(0, |d, i| d.rotate_left(1) ^ i.digest()), dirty))
+    Ok(Left { digest: images.iter().fold(0, |d, i| d.rotate_left(1) ^ i.digest()), forms: report.forms, dirty })
 }
 
 /// The kernel would find the same head and tail: what it looks for is less than what we do.

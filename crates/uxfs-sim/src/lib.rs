@@ -5,6 +5,7 @@
 //! recovery shows must be the namespace after *one* of the operations between the last sync and the last begun, and in each
 //! file every byte must be one that was written there since its last sync, or the one that was synced.
 
+mod age;
 mod explore;
 pub mod fuzz;
 pub mod hostile;

@@ -1,6 +1,6 @@
 //! What a directory of one worker must look like, after each of its operations.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::ops::Range;
 use uxfs::{AttrName, Entry, Fs};
@@ -54,10 +54,47 @@ pub enum Data {
     Synced(u64),
 }
 
+/// Names in a worker's directory that all lead to one file outside it. Of them there may be so many that the directory takes its largest
+/// forms: of all together no more is told than how many there are, and a sum.
+#[derive(Clone, Debug, Default)]
+pub struct Crowd {
+    /// The file in the volume.
+    pub ino: u64,
+    pub names: BTreeSet<u32>,
+    sum: u64,
+}
+
+impl Crowd {
+    /// A crowd that leads to file `ino`.
+    pub fn new(ino: u64, names: impl Iterator<Item = u32>) -> Crowd {
+        let mut c = Crowd { ino, ..Crowd::default() };
+        names.for_each(|name| c.turn(name));
+        c
+    }
+
+    /// A name as it stands in the directory.
+    pub fn spell(name: u32) -> String {
+        format!("~{name}")
+    }
+
+    /// A name comes, or goes if it is there.
+    pub fn turn(&mut self, name: u32) {
+        if !self.names.remove(&name) {
+            self.names.insert(name);
+        }
+        self.sum ^= fnv(&Crowd::spell(name));
+    }
+
+    fn line(&self) -> String {
+        format!("{} names beside, {:x}\n", self.names.len(), self.sum)
+    }
+}
+
 /// The model of one worker's directory. A node's number is kept in the volume as its owner.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub nodes: BTreeMap<u32, Node>,
+    pub crowd: Crowd,
     /// Files that are gone; a cut may bring them back.
     pub gone: BTreeMap<u32, Node>,
     /// The namespace, as a digest, as it may be once so many operations have begun; what it is after them comes last.
@@ -89,11 +126,12 @@ fn line(path: &str, id: u32, mode: u16, nlink: u32, target: Option<&str>, attrs:
 }
 
 impl Model {
-    /// An empty directory, in the volume at `ino`.
-    pub fn new(ino: u64) -> Model {
+    /// A directory, in the volume at `ino`, that is empty but for a crowd.
+    pub fn new(ino: u64, crowd: Crowd) -> Model {
         let top = Node { mode: 0o040_755, nlink: 2, ino, ..Node::default() };
         let mut m = Model {
             nodes: BTreeMap::from([(TOP, top)]),
+            crowd,
             gone: BTreeMap::new(),
             digests: Vec::new(),
             syncs: Vec::new(),
@@ -115,6 +153,7 @@ impl Model {
     pub fn note(&mut self, n: u64, unowned: Option<u32>) {
         let mut text = String::new();
         self.tell(TOP, "", unowned, &mut text);
+        text += &self.crowd.line();
         self.digests.push((n, fnv(&text)));
     }
 
@@ -157,7 +196,7 @@ pub struct Seen {
 pub fn look(fs: &Fs, top: u64) -> uxfs::Result<Seen> {
     let mut seen = Seen { digest: 0, files: Vec::new(), text: String::new() };
     let mut todo = vec![(top, String::new(), TOP)];
-    let mut lines = BTreeMap::new();
+    let (mut lines, mut crowd) = (BTreeMap::new(), Crowd::default());
     while let Some((ino, path, known)) = todo.pop() {
         let s = fs.stat(ino)?;
         let id = if known == TOP { TOP } else { s.uid };
@@ -181,14 +220,17 @@ pub fn look(fs: &Fs, top: u64) -> uxfs::Result<Seen> {
         }
         for e in entries {
             let name = String::from_utf8_lossy(&e.name).into_owned();
-            if name != "." && name != ".." {
+            let beside = if path.is_empty() { name.strip_prefix('~').and_then(|n| n.parse().ok()) } else { None };
+            if let Some(n) = beside {
+                crowd.turn(n);
+            } else if name != "." && name != ".." {
                 todo.push((e.ino.0, format!("{path}/{name}"), 0));
             }
         }
         // In the order in which the model tells them: parents first, names sorted.
         lines.insert(order(&path), line(&path, id, s.mode, s.nlink, target.as_deref(), &attrs));
     }
-    seen.text = lines.into_values().collect();
+    seen.text = lines.into_values().collect::<String>() + &crowd.line();
     seen.digest = fnv(&seen.text);
     Ok(seen)
 }

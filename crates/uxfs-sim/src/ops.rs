@@ -118,6 +118,11 @@ pub enum Op {
     Fsync {
         id: u32,
     },
+    /// A name comes into the worker's directory, or goes, that leads to one file as many others do: see [`Crowd`](crate::model::Crowd).
+    Crowd {
+        name: u32,
+        leaves: bool,
+    },
     Sync,
 }
 
@@ -130,7 +135,7 @@ impl Op {
     /// True if it may find that there is no space, and then leaves all as it was.
     pub fn takes_space(&self) -> bool {
         let names = matches!(self, Op::Make { .. } | Op::Link { .. } | Op::Rename { .. } | Op::SetAttr { .. });
-        names || matches!(self, Op::Dedupe { .. } | Op::Exchange { .. })
+        names || matches!(self, Op::Dedupe { .. } | Op::Exchange { .. } | Op::Crowd { leaves: false, .. })
     }
 
     /// The file whose data it changes, in part where there is no space for all.
@@ -204,6 +209,7 @@ impl Model {
             Op::Chmod { id, .. } | Op::Write { id, .. } | Op::Reserve { id, .. } | Op::Truncate { id, .. } | Op::Fsync { id } => {
                 self.is_file(*id)
             }
+            Op::Crowd { name, leaves } => self.crowd.names.contains(name) == *leaves,
             Op::Sync => true,
         }
     }
@@ -337,6 +343,7 @@ impl Model {
                 let names = self.nodes[id].changed + 1;
                 self.data(*id).events.push((n, Data::Synced(names)));
             }
+            Op::Crowd { name, .. } => self.crowd.turn(*name),
             Op::Sync => {
                 for node in self.nodes.values_mut().filter(|node| node.is_file()) {
                     node.data.events.push((n, Data::Synced(n)));

@@ -1,6 +1,6 @@
 //! Who does the operations: our engine, or whoever else is held to the same model.
 
-use crate::model::Model;
+use crate::model::{Crowd, Model, TOP};
 use crate::ops::{Made, Op, value};
 use uxfs::{Allocate, AttrName, Error, Fs, IoMode, Make, Rename, SetAttr, SetMode};
 
@@ -45,6 +45,8 @@ impl Subject for Fs {
                 true => self.rmdir(ino(dir), name.as_bytes()),
                 false => self.unlink(ino(dir), name.as_bytes()),
             },
+            Op::Crowd { name, leaves: true } => self.unlink(ino(&TOP), Crowd::spell(*name).as_bytes()),
+            Op::Crowd { name, leaves: false } => self.link(model.crowd.ino, ino(&TOP), Crowd::spell(*name).as_bytes()).map(drop),
             Op::Link { id, dir, name } => self.link(ino(id), ino(dir), name.as_bytes()).map(drop),
             Op::Rename { from, to, exchange } => {
                 let how = if *exchange { Rename::Exchange } else { Rename::Replace };

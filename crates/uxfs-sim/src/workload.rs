@@ -1,6 +1,7 @@
 //! Random operations on a volume, recorded, with their model.
 
-use crate::model::{Model, Node, TOP};
+use crate::age::{FILLER, age, fill};
+use crate::model::{Crowd, Model, Node, TOP};
 use crate::ops::{Made, Op};
 use crate::subject::{Done, Subject};
 use std::ops::Range;
@@ -32,6 +33,10 @@ pub struct Shape {
     pub form: Form,
     /// Bytes that are free at the start, in small pieces all over the volume; `None` for all of it.
     pub room: Option<u64>,
+    /// It was in use for long: see [`age`].
+    pub aged: bool,
+    /// Each worker's directory begins with so many names beside those of the model, which come and go.
+    pub crowd: u32,
     /// The log has a device of its own.
     pub external: bool,
     /// How the journal works.
@@ -59,6 +64,8 @@ impl Default for Shape {
             newest: false,
             form: Form::default(),
             room: None,
+            aged: false,
+            crowd: 0,
             external: false,
             journal: JournalConfig::default(),
             discard: false,
@@ -153,6 +160,29 @@ pub(crate) fn top_name(worker: u32) -> String {
     format!("worker{worker}")
 }
 
+/// Name of the file that a worker's crowd of names leads to.
+pub(crate) fn beside(worker: u32) -> String {
+    format!("beside{worker}")
+}
+
+/// Makes the workers' directories, from number `first` on.
+pub(crate) fn tops(fs: &Fs, shape: &Shape, first: u32) -> uxfs::Result<()> {
+    let make = |mode| Make { mode, uid: TOP, gid: 0, rdev: (0, 0), umask: 0 };
+    for w in first..first + shape.workers {
+        let top = fs.create(fs.root(), top_name(w).as_bytes(), make(0o040_755))?.ino;
+        if shape.crowd > 0 {
+            let file = fs.create(fs.root(), beside(w).as_bytes(), make(0o100_644))?.ino;
+            crowd(shape).try_for_each(|name| fs.link(file, top, Crowd::spell(name).as_bytes()).map(drop))?;
+        }
+    }
+    Ok(())
+}
+
+/// The names that a crowd begins with: every other one.
+fn crowd(shape: &Shape) -> impl Iterator<Item = u32> + use<> {
+    (0..2 * shape.crowd).step_by(2)
+}
+
 /// Options that leave nothing to time.
 pub(crate) fn options(seed: u64) -> Options {
     Options {
@@ -225,7 +255,7 @@ pub(crate) fn make(shape: &Shape) -> Result<Vec<Memory>, String> {
     };
     let log = images.get(1).unwrap_or(&images[0]);
     uxfs_mkfs::format_with_log(&images[0], log, &o).map_err(|e| e.to_string())?;
-    Ok(images)
+    if shape.aged { age(images, shape.seed).map_err(|e| format!("it cannot grow old: {e}")) } else { Ok(images) }
 }
 
 /// Devices that record in one history, and take as long as the shape says.
@@ -273,9 +303,7 @@ fn live(images: Vec<Memory>, shape: &Shape, first: u32, work: Work<'_>) -> Resul
         None => {}
     }
     // The workers' directories are there from the start.
-    for w in first..first + shape.workers {
-        fs.create(fs.root(), top_name(w).as_bytes(), Make { mode: 0o040_755, uid: TOP, gid: 0, rdev: (0, 0), umask: 0 }).map_err(say)?;
-    }
+    tops(&fs, shape, first).map_err(say)?;
     if first == 0 || shape.seed.is_multiple_of(2) {
         fs.unmount().map_err(say)?;
         fs = open()?;
@@ -283,7 +311,8 @@ fn live(images: Vec<Memory>, shape: &Shape, first: u32, work: Work<'_>) -> Resul
         fs.sync().map_err(say)?;
     }
     let ready = devices[0].mark(u64::MAX);
-    let inos = |w: u32| fs.lookup(fs.root(), top_name(w).as_bytes()).map(|s| s.ino).map_err(say);
+    let ino = |name: String| fs.lookup(fs.root(), name.as_bytes()).map(|s| s.ino).map_err(say);
+    let inos = |w: u32| Ok([ino(top_name(w))?, if shape.crowd > 0 { ino(beside(w))? } else { 0 }]);
     let (models, histories) = work_on(&fs, &devices[0], shape, first, work, &inos)?;
     if shape.mix.sync == 0 {
         // What was gathered all the time goes to the log at once. Nobody was promised anything.
@@ -298,26 +327,6 @@ fn live(images: Vec<Memory>, shape: &Shape, first: u32, work: Work<'_>) -> Resul
     Ok(Journey { trace, ready, first, models, histories, kept, shape: shape.clone(), stats, log_at, by_kernel: false })
 }
 
-/// The file that fills a volume.
-const FILLER: &[u8] = b"filler";
-
-/// Fills a volume with a file, and punches holes into that until `room` bytes are free.
-fn fill(fs: &Fs, room: u64, seed: u64) -> uxfs::Result<()> {
-    let block = u64::from(fs.geometry().blocksize);
-    let f = fs.create(fs.root(), FILLER, Make { mode: 0o100_600, uid: 0, gid: 0, rdev: (0, 0), umask: 0 })?.ino;
-    let (free, chance) = (|| fs.statfs().free * block, Chance::seeded(seed));
-    let all = free();
-    let mut size = all;
-    // The last blocks go to the tree that maps it.
-    while let Err(uxfs::Error::NoSpace) = fs.fallocate(f, Allocate::Reserve { keep_size: false }, 0, size) {
-        size -= block;
-    }
-    while free() < room.min(all) {
-        fs.fallocate(f, Allocate::Punch, chance.below(size / block) * block, (1 + chance.below(12)) * block)?;
-    }
-    fs.sync()
-}
-
 /// Where the log lies.
 pub(crate) fn log_at(g: &uxfs_format::Geometry, devices: &[Arc<Recorder>]) -> (usize, Range<u64>) {
     match devices.get(1) {
@@ -329,18 +338,20 @@ pub(crate) fn log_at(g: &uxfs_format::Geometry, devices: &[Arc<Recorder>]) -> (u
     }
 }
 
-/// Lets workers work on a subject, each in its directory, of which `ino` says the number.
+/// Lets workers work on a subject, each in its directory; `inos` says the numbers of that and of the file of its crowd.
 pub(crate) fn work_on(
     subject: &dyn Subject,
     recorder: &Recorder,
     shape: &Shape,
     first: u32,
     work: Work<'_>,
-    ino: &(dyn Fn(u32) -> Result<u64, String> + Sync),
+    inos: &(dyn Fn(u32) -> Result<[u64; 2], String> + Sync),
 ) -> Result<(Vec<Model>, Vec<Vec<Op>>), String> {
     let one = |number| {
         let chance = Chance::seeded(shape.seed ^ u64::from(number) << 32);
-        let w = Worker { number, subject, recorder, chance, model: Model::new(ino(number)?), shape, history: Vec::new() };
+        let [top, ino] = inos(number)?;
+        let model = Model::new(top, Crowd::new(ino, crowd(shape)));
+        let w = Worker { number, subject, recorder, chance, model, shape, history: Vec::new() };
         w.work(work)
     };
     std::thread::scope(|s| {
@@ -430,6 +441,9 @@ impl Worker<'_> {
     }
 
     fn choose(&mut self, n: u64) -> Option<Op> {
+        if self.shape.crowd > 0 && self.chance.below(4) == 0 {
+            return self.come_or_go(n);
+        }
         let (roll, mix) = (self.chance.below(100), self.shape.mix);
         if mix.clones && roll < mix.data && self.chance.below(5) == 0 {
             return match self.chance.below(4) {
@@ -471,6 +485,17 @@ impl Worker<'_> {
         }
     }
 
+    /// A name of the crowd comes or goes: for a while they mostly come, then they mostly go. Or an attribute does.
+    fn come_or_go(&mut self, n: u64) -> Option<Op> {
+        if self.chance.below(4) == 0 {
+            return self.attr();
+        }
+        let go = n / 64 % 2 == 1;
+        let tries = (0..4).map(|_| self.chance.below(2 * u64::from(self.shape.crowd)) as u32);
+        let (name, leaves) = tries.map(|name| (name, self.model.crowd.names.contains(&name))).find(|t| t.1 == go)?;
+        Some(Op::Crowd { name, leaves })
+    }
+
     fn make(&mut self, what: Made) -> Op {
         let (dir, id) = (self.dir(), self.model.fresh());
         let name = format!("{}{id}", ["n", "a longer name of a node ", "middling "][self.chance.below(3) as usize]);
@@ -492,13 +517,17 @@ impl Worker<'_> {
 
     fn attr(&mut self) -> Option<Op> {
         let (_, _, id) = self.name()?;
-        let name = format!("name{}", self.chance.below(6));
+        // Where names crowd, attributes do so at one node.
+        let favourite = if self.shape.crowd > 0 && self.chance.below(4) > 0 { self.pick(|n| n.attrs.len() > 4) } else { None };
+        let (id, kinds) = favourite.map_or((id, 6), |id| (id, 60));
+        let name = format!("name{}", self.chance.below(kinds));
         let node = &self.model.nodes[&id];
         // The kernel gives links and the like no attributes of users.
         if self.subject.owns_later() && node.target.is_some() {
             return None;
         }
-        if self.chance.below(4) == 0 && node.attrs.contains_key(&name) {
+        // A value that the kernel puts in the place of another one may be cut in between: then there is none.
+        if node.attrs.contains_key(&name) && (self.subject.owns_later() || self.chance.below(4) == 0) {
             return Some(Op::RemoveAttr { id, name });
         }
         // In the inode, in a leaf, in blocks of its own.

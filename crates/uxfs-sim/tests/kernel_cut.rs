@@ -86,6 +86,19 @@ fn the_kernel_s_external_log_is_recovered() {
     assert!(cut("external log", &Shape { external: true, seed: 20, ..Shape::default() }, &plan(20)) > 3);
 }
 
+/// Blocks of directories that do not lie in one piece: the kernel logs the pieces and not the checksum of the whole, and does not recover
+/// them itself.
+#[test]
+fn directory_blocks_of_the_kernel_in_pieces_are_recovered() {
+    for (seed, block) in [(3, 4096), (4, 1024)] {
+        let mix = Mix { data: 5, sync: 10, churn: true, clones: false };
+        let form = Form { block, dir_block: 65_536, ..Form::default() };
+        let (size, crowd) = (80_000 * u64::from(block), 1500);
+        let shape = Shape { size, agcount: 1, workers: 2, ops: 400, mix, form, aged: true, crowd, seed, ..Shape::default() };
+        assert!(cut("directories in pieces", &shape, &plan(seed)) > 3);
+    }
+}
+
 /// Checkpoints longer than 2 MiB: the kernel does not recover all of these itself.
 #[test]
 fn long_checkpoints_of_the_kernel_are_recovered() {

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use uxfs::{AttrName, CheckpointLimit, Fs, JournalConfig, JournalFlush, Make, Options, SetMode};
+use uxfs_check::{Form as On, Forms};
 use uxfs_device::timed::{NVME, Timing};
 use uxfs_device::{Device, DeviceRef, Memory, Recorder, Trace, WriteFlags};
 use uxfs_format::log::BufFormat;
@@ -70,6 +71,21 @@ fn shared_blocks_survive_any_cut() {
         assert!(f.images.len() > 10 && f.dirty > 10);
     }
     assert!(same.min(exchanged).min(shifted) > 20, "{same} dedupes, {exchanged} exchanges, {shifted} shifts");
+}
+
+/// Where no free space is in one piece, blocks of directories are not: the kernel recovers what the log has of them, too.
+#[test]
+fn directory_blocks_in_pieces_survive_any_cut() {
+    for (seed, block) in [(3, 4096), (4, 1024), (5, 2048)] {
+        let mix = Mix { data: 5, sync: 10, churn: true, clones: false };
+        let form = Form { block, dir_block: 65_536, ..Form::default() };
+        let (size, crowd) = (80_000 * u64::from(block), 1500);
+        let shape =
+            Shape { size, agcount: 1, workers: 2, ops: 400, mix, newest: seed == 4, form, aged: true, crowd, seed, ..Shape::default() };
+        let j = run(&shape).unwrap();
+        let f = cut(&j, &Plan { at_flushes: 20, between: 60, kernel: 6, lives: 20, seed, ..Plan::default() });
+        assert!(f.forms.highest(On::DirPieces).is_some() && f.kernel > 10, "{:?}, {} by the kernel", f.forms, f.kernel);
+    }
 }
 
 #[test]
@@ -584,7 +600,18 @@ fn any_shape(seed: u64) -> Shape {
         seed,
         ..Shape::default()
     };
-    if half() { shape } else { of_any_form(shape, &c) }
+    let shape = if half() { shape } else { of_any_form(shape, &c) };
+    // Trees grow where blocks are small.
+    let aged = seed % 3 == 1;
+    let form = if aged {
+        let block = 1024 << (seed / 6 % 3);
+        Form { block, inode: shape.form.inode.min(block / 2), sector: 512, ..shape.form }
+    } else {
+        shape.form
+    };
+    // Where a directory of one block becomes one with a leaf, and that one with a tree.
+    let crowd = [0, form.dir_block / 24, form.dir_block / 8 - 20][c.below(3) as usize].min(1500);
+    Shape { aged, crowd, form, ..shape }
 }
 
 /// The same on a volume of blocks, directories, inodes, sectors and stripes of any size.
@@ -604,20 +631,49 @@ fn of_any_form(shape: Shape, c: &Chance) -> Shape {
     Shape { size: if large { 640 * MIB } else { 128 * MIB }, room, form, ..shape }
 }
 
+/// What the images of random workloads have at least, and how high.
+const WANTED: [(On, u16); 25] = [
+    (On::Tree("bnobt"), 2),
+    (On::Tree("cntbt"), 2),
+    (On::Tree("inobt"), 2),
+    (On::Tree("finobt"), 2),
+    (On::Tree("refcountbt"), 2),
+    (On::Tree("rmapbt"), 2),
+    (On::DirInline, 0),
+    (On::DirBlock, 0),
+    (On::DirLeaf, 0),
+    (On::DirTree, 2),
+    (On::DirExtentTree, 2),
+    (On::DirPieces, 0),
+    (On::FileExtents, 0),
+    (On::FileExtentTree, 2),
+    (On::Unwritten, 0),
+    (On::Shared, 0),
+    (On::LinkInline, 0),
+    (On::LinkBlocks, 0),
+    (On::AttrInline, 0),
+    (On::AttrTree, 2),
+    (On::AttrExtentTree, 2),
+    (On::AttrValue, 0),
+    (On::BigTime, 0),
+    (On::WideCounters, 0),
+    (On::SparseChunk, 0),
+];
+
 /// Random workloads until recovery has led to so many different images, 5 000, or 200 000 with `cargo xtask power-cut --long`, and all kinds
-/// of cuts were among them.
+/// of cuts and all forms were among them.
 #[test]
 fn random_workloads_survive_any_cut() {
     let long = std::env::var_os("UXFS_LONG").is_some();
     let wanted = if long { 200_000 } else { 5000 };
     let seeds = AtomicU64::new(std::env::var("UXFS_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(10_000));
-    let seen: Mutex<(HashSet<u64>, [u64; 8])> = Mutex::default();
+    let seen: Mutex<(HashSet<u64>, [u64; 8], Forms)> = Mutex::default();
     let all_kinds = |[_, _, again, lives, kernel, intents, wraps, checkpoints]: [u64; 8]| {
         again > 100 && lives > 100 && kernel > 10 && intents > 10 && checkpoints > 500 && wraps > 0
     };
     let is_enough = || {
-        let (images, sums) = &*seen.lock();
-        images.len() >= wanted && (all_kinds(*sums) || images.len() >= 4 * wanted)
+        let (images, sums, forms) = &*seen.lock();
+        images.len() >= wanted && (all_kinds(*sums) && forms.missing(&WANTED).is_empty() || images.len() >= 4 * wanted)
     };
     std::thread::scope(|s| {
         for _ in 0..2 {
@@ -639,6 +695,7 @@ fn random_workloads_survive_any_cut() {
                     let mut all = seen.lock();
                     let before = all.0.len();
                     all.0.extend(&f.images);
+                    all.2.add(&f.forms);
                     if long && all.0.len() / 5000 > before / 5000 {
                         println!("{} of {wanted} images", all.0.len());
                     }
@@ -651,11 +708,13 @@ fn random_workloads_survive_any_cut() {
             });
         }
     });
-    let (images, sums) = seen.into_inner();
+    let (images, sums, forms) = seen.into_inner();
     let [cuts, dirty, again, lives, kernel, intents, wraps, checkpoints] = sums;
     println!(
         "{cuts} cuts, {} recovered images, {dirty} dirty, {again} cut again, {lives} in the life after, {kernel} by the kernel, {intents} of them with intents; {checkpoints} checkpoints, {wraps} wraps",
         images.len()
     );
+    forms.iter().for_each(|(form, height, number)| println!("{form} {height}: {number}"));
     assert!(all_kinds(sums));
+    assert_eq!(forms.missing(&WANTED), []);
 }

@@ -11,6 +11,7 @@ use uxfs::{
     Acl, AclEntry, Allocate, AttrName, Error, FileFlags, Fs, IoLock, IoMode, JournalConfig, Options, Rename, SetAttr, SetMode, Stat,
 };
 use uxfs::{acl_tag, xflag};
+use uxfs_check::{Form, Forms};
 use uxfs_device::{DeviceRef, Memory, Recorder};
 use uxfs_mkfs::Features;
 use uxfs_sync::Chance;
@@ -28,6 +29,30 @@ fn open(dev: DeviceRef, seed: u64) -> Fs {
     let o = Options { commit: 0, memory: 16 << 20, metadata: Some(64 << 10), journal, discard, io_lock, cache, ..Options::default() };
     Fs::open(dev, o).unwrap()
 }
+
+/// What the volumes have at least, and how high.
+const WANTED: [(Form, u16); 20] = [
+    (Form::Tree("bnobt"), 2),
+    (Form::Tree("cntbt"), 2),
+    (Form::Tree("refcountbt"), 2),
+    (Form::Tree("rmapbt"), 2),
+    (Form::DirInline, 0),
+    (Form::DirBlock, 0),
+    (Form::DirLeaf, 0),
+    (Form::DirTree, 2),
+    (Form::FileExtents, 0),
+    (Form::FileExtentTree, 2),
+    (Form::Unwritten, 0),
+    (Form::Shared, 0),
+    (Form::LinkInline, 0),
+    (Form::LinkBlocks, 0),
+    (Form::Special, 0),
+    (Form::AttrInline, 0),
+    (Form::AttrTree, 2),
+    (Form::AttrValue, 0),
+    (Form::BigTime, 0),
+    (Form::WideCounters, 0),
+];
 
 /// A file or directory that the thread looks after: it keeps its number while somebody holds it.
 struct Known {
@@ -289,11 +314,34 @@ impl Worker<'_> {
     }
 }
 
+/// Lets the trees of a volume get a second level: many names in the root, and free blocks and shared ones between others. None of it has a
+/// name that a worker would know.
+fn grow_old(fs: &Fs) -> Result<(), Error> {
+    let (root, block) = (fs.root(), u64::from(fs.geometry().blocksize));
+    let name = |n: u64| format!("old {n}");
+    let [old, pieces, one, other] = [0, 1, 2, 3].map(|n| fs.create(root, name(n).as_bytes(), file(0o600)).map(|s| s.ino));
+    let (old, pieces, one, other) = (old?, pieces?, one?, other?);
+    (4..600).try_for_each(|n| fs.link(old, root, name(n).as_bytes()).map(drop))?;
+    let more_than = |record| (block - 56) / record * 9 / 8;
+    let holes = |f, n| (0..n).try_for_each(|n| fs.fallocate(f, Allocate::Punch, 2 * n * block, block));
+    fs.fallocate(pieces, Allocate::Reserve { keep_size: false }, 0, 2 * more_than(8) * block)?;
+    holes(pieces, more_than(8))?;
+    let shared = vec![1; (2 * more_than(12) * block) as usize];
+    fs.write(one, 0, &shared, false)?;
+    fs.clone_range((one, 0), (other, 0), shared.len() as u64)?;
+    holes(other, more_than(12))
+}
+
 /// Volumes of several ages, with much room and with little.
 fn volume(seed: u64) -> Arc<Memory> {
     let features = if seed.is_multiple_of(3) { Features::V6_1 } else { Features::NEWEST };
     let block = if seed % 5 < 2 { 1024 } else { BLOCK as u32 };
     let dev = in_memory(32 * MIB, block, 1 + (seed % 2) as u32, features);
+    if seed % 3 == 1 {
+        let fs = open(dev.clone(), seed);
+        grow_old(&fs).unwrap();
+        fs.unmount().unwrap();
+    }
     if seed % 4 == 1 {
         let fs = open(dev.clone(), seed);
         let f = fs.create(fs.root(), b"filler", file(0o600)).unwrap().ino;
@@ -332,18 +380,19 @@ fn work(fs: &Fs, seed: u64, life: u64, each: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Three lives of a volume, the second of which ends in a crash.
-fn lives(seed: u64) -> Result<(), String> {
+/// Three lives of a volume, the second of which ends in a crash: what forms it had.
+fn lives(seed: u64) -> Result<Forms, String> {
     let dev = volume(seed);
+    let mut forms = Forms::default();
     for life in 0..3u64 {
         let say = |e: String| format!("seed {seed}, life {life}: {e}");
         let fs = open(dev.clone(), seed);
         work(&fs, seed, life, 1000).map_err(say)?;
         fs.sync().unwrap();
         assert_eq!(stat(&fs, "dirty_bytes"), 0, "seed {seed}, life {life}");
-        try_end_life(fs, &dev, life == 1).map_err(say)?;
+        forms.add(&try_end_life(fs, &dev, life == 1).map_err(say)?);
     }
-    Ok(())
+    Ok(forms)
 }
 
 /// Looks into all files below a directory, each of which says by its name what it may hold.
@@ -374,8 +423,9 @@ fn look_into_files(fs: &Fs, dir: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// A power cut at any moment leaves a sound volume, and no file with what belongs to others.
-fn cuts(seed: u64) -> Result<(), String> {
+/// A power cut at any moment leaves a sound volume, and no file with what belongs to others: what forms were there.
+fn cuts(seed: u64) -> Result<Forms, String> {
+    let mut forms = Forms::default();
     let dev = volume(seed);
     let recorder = Arc::new(Recorder::new(dev.clone()).unwrap());
     let fs = open(recorder.clone(), seed);
@@ -391,9 +441,9 @@ fn cuts(seed: u64) -> Result<(), String> {
         let image = Arc::new(image);
         let fs = Fs::open(image.clone() as DeviceRef, Options { commit: 0, ..Options::default() }).map_err(|e| say(e.to_string()))?;
         look_into_files(&fs, fs.root()).map_err(say)?;
-        try_end_life(fs, &image, false).map_err(say)?;
+        forms.add(&try_end_life(fs, &image, false).map_err(say)?);
     }
-    Ok(())
+    Ok(forms)
 }
 
 /// Ends the process if that takes as long as it takes only if threads wait for each other: a debugger shows where.
@@ -410,13 +460,22 @@ fn in_time<T>(seed: u64, f: impl FnOnce() -> T) -> T {
     t
 }
 
+/// Volumes of so many seeds; everything there is was in each of its forms.
+fn all_forms(few: u64, many: u64) {
+    let mut forms = Forms::default();
+    for seed in seeds(few, many) {
+        forms.add(&in_time(seed, || lives(seed)).unwrap());
+        forms.add(&in_time(seed, || cuts(seed)).unwrap());
+    }
+    forms.iter().for_each(|(form, height, number)| println!("{form} {height}: {number}"));
+    assert_eq!(forms.missing(&WANTED), []);
+}
+
 // With the switches there is the test below.
 #[cfg(not(uxfs_holes))]
 #[test]
 fn whatever_threads_do_to_the_same_files_the_volume_is_sound() {
-    for seed in seeds(6, 200) {
-        in_time(seed, || lives(seed).and_then(|()| cuts(seed))).unwrap();
-    }
+    all_forms(6, 200);
 }
 
 /// The same with long moments between a look and a lock; and one that is not looked at again is found.
@@ -425,9 +484,7 @@ fn whatever_threads_do_to_the_same_files_the_volume_is_sound() {
 fn who_lingers_before_a_lock_looks_again() {
     use uxfs::{Hole, set_hole};
     uxfs_sync::linger_one_in(20);
-    for seed in seeds(6, 60) {
-        in_time(seed, || lives(seed).and_then(|()| cuts(seed))).unwrap();
-    }
+    all_forms(6, 60);
     let found = |hole, find: &mut dyn FnMut() -> Option<String>| {
         set_hole(hole, true);
         let found = find();

@@ -2,10 +2,10 @@
 
 use super::served::Served;
 use super::{Folder, Undo, loop_device, newest, oracle, said};
-use crate::model::{Model, TOP};
+use crate::model::{Crowd, Model, TOP};
 use crate::ops::{Made, Op, value};
 use crate::subject::{Done, Subject};
-use crate::workload::{Journey, Shape, Work, log_at, make, options, record, top_name, work_on};
+use crate::workload::{Journey, Shape, Work, beside, log_at, make, options, record, top_name, tops, work_on};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Gid, RenameFlags, Uid, XattrFlags};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::sync::Arc;
-use uxfs::{Devices, Fs, Make};
+use uxfs::{Devices, Fs};
 use uxfs_device::{Device, DeviceRef, Memory};
 use uxfs_format::Geometry;
 
@@ -64,6 +64,10 @@ impl Mounted {
                 true => fs::remove_dir(place(dir, name))?,
                 false => fs::remove_file(place(dir, name))?,
             },
+            Op::Crowd { name, leaves: true } => fs::remove_file(place(&TOP, &Crowd::spell(*name)))?,
+            Op::Crowd { name, leaves: false } => {
+                fs::hard_link(self.0.join(beside(model.crowd.ino as u32)), place(&TOP, &Crowd::spell(*name)))?;
+            }
             Op::Link { id, dir, name } => fs::hard_link(self.path(model, *id), place(dir, name))?,
             Op::Rename { from, to, exchange } => {
                 let flags = if *exchange { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
@@ -129,7 +133,9 @@ impl Subject for Mounted {
 pub fn run(shape: &Shape) -> Result<Journey, String> {
     let say = |e: std::io::Error| e.to_string();
     let images: Vec<Arc<Memory>> = make(shape)?.into_iter().map(Arc::new).collect();
-    with_tops(&images, shape).map_err(|e| e.to_string())?;
+    let opened = Devices { data: images[0].clone(), log: images.get(1).map(|l| l.clone() as DeviceRef) };
+    let fs = Fs::open(opened, options(shape.seed)).map_err(|e| e.to_string())?;
+    tops(&fs, shape, 0).and_then(|()| fs.unmount()).map_err(|e| e.to_string())?;
     let devices = record(images.iter().map(|i| i.fork()).collect(), shape)?;
     let mut sector = vec![0; 4096];
     images[0].read(0, &mut sector).map_err(say)?;
@@ -152,7 +158,7 @@ pub fn run(shape: &Shape) -> Result<Journey, String> {
     }
     let mounted = Undo("umount", &[], mnt.clone());
     let subject = Mounted(mnt);
-    let worked = work_on(&subject, &devices[0], shape, 0, Work::Random, &|w| Ok(u64::from(w)));
+    let worked = work_on(&subject, &devices[0], shape, 0, Work::Random, &|w| Ok([u64::from(w); 2]));
     if shape.mix.sync == 0 {
         rustix::fs::syncfs(File::open(&subject.0).map_err(say)?).map_err(|e| e.to_string())?;
     }
@@ -174,14 +180,4 @@ pub fn run(shape: &Shape) -> Result<Journey, String> {
         log_at,
         by_kernel: true,
     })
-}
-
-/// Makes the workers' directories.
-fn with_tops(images: &[Arc<Memory>], shape: &Shape) -> uxfs::Result<()> {
-    let devices = Devices { data: images[0].clone(), log: images.get(1).map(|l| l.clone() as DeviceRef) };
-    let fs = Fs::open(devices, options(shape.seed))?;
-    for w in 0..shape.workers {
-        fs.create(fs.root(), top_name(w).as_bytes(), Make { mode: 0o040_755, uid: TOP, gid: 0, rdev: (0, 0), umask: 0 })?;
-    }
-    fs.unmount()
 }

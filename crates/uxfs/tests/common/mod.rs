@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 use uxfs::{Fs, Make, Options};
+use uxfs_check::Forms;
 use uxfs_device::{Device, DeviceRef, FileDevice, Memory, OpenMode, save};
 use uxfs_mkfs::Features;
 
@@ -56,14 +57,14 @@ pub fn end_life(fs: Fs, dev: &Memory, crash: bool, what: &str) {
     try_end_life(fs, dev, crash).unwrap_or_else(|e| panic!("{what}: {e}"));
 }
 
-/// The same; says what is wrong.
-pub fn try_end_life(fs: Fs, dev: &Memory, crash: bool) -> Result<(), String> {
+/// The same; says what is wrong, or what forms the checker saw.
+pub fn try_end_life(fs: Fs, dev: &Memory, crash: bool) -> Result<Forms, String> {
     if crash {
-        return fs.shut_down().map_err(|e| e.to_string());
+        return fs.shut_down().map(|()| Forms::default()).map_err(|e| e.to_string());
     }
     fs.unmount().map_err(|e| e.to_string())?;
     let r = uxfs_check::check(dev).map_err(|e| e.to_string())?;
-    if r.is_sound() { Ok(()) } else { Err(format!("{:?}", r.findings)) }
+    if r.is_sound() { Ok(r.forms) } else { Err(format!("{:?}", r.findings)) }
 }
 
 /// Runs an oracle; a missing one fails the test.
