@@ -21,10 +21,9 @@ impl Checker<'_> {
         let first = g.agino_agbno(r.startino).0;
         let at = g.ag_daddr(agno, AgBlock(first.min(g.ag_length(agno))));
         let blocks = g.chunk_blocks();
-        if !r.startino.0.is_multiple_of(64) && g.inopblock >= 64
-            || u64::from(first) + u64::from(blocks) > u64::from(g.ag_length(agno)) && r.holemask == 0
-        {
-            return self.add("inobt-place", "inobt", Some(at), "has a chunk outside the group");
+        let (range, end) = (g.inode_blocks(agno), u64::from(first) + u64::from(blocks));
+        if !r.startino.0.is_multiple_of(64) && g.inopblock >= 64 || first < range.start || end > u64::from(range.end) {
+            return self.add("inobt-place", "inobt", Some(at), "has a chunk outside the group, or over its headers or its end");
         }
         if g.inoalignmt > 1 && !first.is_multiple_of(g.inoalignmt) {
             self.add("inobt-align", "inobt", Some(at), "has a chunk that is not aligned");

@@ -3,6 +3,7 @@
 use crate::superblock::{self, Superblock, features2, incompat, ro_compat, version};
 use crate::verify::Corruption;
 use crate::*;
+use std::ops::Range;
 use zerocopy::FromBytes;
 
 /// Sizes and features of a volume; does not change while it is open, except by growing.
@@ -298,11 +299,17 @@ impl Geometry {
     pub fn agbno_agino(&self, agbno: AgBlock) -> AgIno {
         AgIno(agbno.0 << self.inopblog)
     }
-    /// True if the number lies within an existing group, behind its headers.
+    /// Blocks of a group where inodes may be: whole aligned chunks behind the headers. What lies elsewhere the kernel takes for damage, also
+    /// what a chunk with holes does not use.
+    pub fn inode_blocks(&self, agno: AgNumber) -> Range<u32> {
+        let align = if self.v5() && self.inoalignmt >= self.cluster_blocks() { self.inoalignmt } else { 1 };
+        let first = self.header_daddr(AgNumber(0), 3).0 as u32 / self.bb_per_block() + 1;
+        first.next_multiple_of(align)..self.ag_length(agno) / align * align
+    }
+    /// True if the number lies where an existing group may have inodes.
     pub fn valid_ino(&self, ino: Ino) -> bool {
         let agno = self.ino_agno(ino);
-        let agbno = self.agino_agbno(self.ino_agino(ino));
-        agno.0 < self.agcount && agbno.0 > 0 && agbno.0 < self.ag_length(agno)
+        agno.0 < self.agcount && self.inode_blocks(agno).contains(&self.agino_agbno(self.ino_agino(ino)).0)
     }
     /// Blocks an inode cluster, the unit of inode I/O: 16 KiB for 512-byte inodes, at least a block.
     pub fn cluster_blocks(&self) -> u32 {

@@ -631,6 +631,14 @@ fn of_any_form(shape: Shape, c: &Chance) -> Shape {
     Shape { size: if large { 640 * MIB } else { 128 * MIB }, room, form, ..shape }
 }
 
+/// A workload in which a part of a chunk of inodes lay before the first place where inodes may be, so that the kernel did not mount the volume.
+#[test]
+fn inodes_lie_where_the_kernel_looks_for_them() {
+    let seed = 2_026_126_012;
+    let f = cut(&run(&any_shape(seed)).unwrap(), &Plan { at_flushes: 5, between: 10, kernel: 4, seed, ..Plan::default() });
+    assert!(f.kernel > 2);
+}
+
 /// What the images of random workloads have at least, and how high.
 const WANTED: [(On, u16); 25] = [
     (On::Tree("bnobt"), 2),

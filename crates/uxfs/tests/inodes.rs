@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use uxfs::{Error, Fs, JournalConfig, Make, Options, Rename, SetAttr};
-use uxfs_device::{DeviceRef, Memory};
+use uxfs::{Allocate, Error, Fs, JournalConfig, Make, Options, Rename, SetAttr};
+use uxfs_check::Form;
+use uxfs_device::{DeviceRef, FileDevice, Memory};
 use uxfs_mkfs::Features;
 use uxfs_sync::Chance;
 
@@ -310,4 +311,65 @@ fn a_number_that_is_used_again_stops_nobody_who_knew_it() {
         ended.recv_timeout(Duration::from_secs(60)).expect("threads wait for each other");
     }
     fs.sync().unwrap();
+}
+
+/// Where free space is in pieces too small for a whole chunk, a part of one is made, never where the kernel would not look for inodes: the
+/// chunk, holes included, must lie between a group's headers and its end.
+#[test]
+fn chunks_with_holes_lie_where_the_kernel_looks_for_inodes() {
+    for (block, inode, size) in
+        [(1024, 512, 80 << 20), (1024, 512, (80 << 20) - 4096), (2048, 1024, 100 << 20), (4096, 512, 160 << 20), (4096, 2048, 160 << 20)]
+    {
+        let label = format!("holes-{block}-{inode}-{size}");
+        let img = Image::new(&label, size);
+        let mut o =
+            uxfs_mkfs::Options { block, inode, agcount: Some(3), features: Features::NEWEST, ..uxfs_mkfs::Options::new(size, [3; 16]) };
+        o.least_log = true;
+        uxfs_mkfs::format(&FileDevice::create(&img.path, Some(size)).unwrap(), &o).unwrap();
+        let fs = img.open();
+        let (bs, chunk) = (u64::from(block), u64::from(fs.geometry().chunk_blocks()));
+        let (half, agblocks) = (chunk / 2, u64::from(fs.geometry().agblocks));
+        let dirs: Vec<u64> = (0..6).map(|n| fs.create(fs.root(), format!("{n}").as_bytes(), dir(0o755)).unwrap().ino).collect();
+        let filler = fs.create(fs.root(), b"filler", file(0o644)).unwrap().ino;
+        let mut len = fs.statfs().free * bs;
+        while let Err(Error::NoSpace) = fs.fallocate(filler, Allocate::Reserve { keep_size: false }, 0, len) {
+            len -= bs;
+        }
+        // One half of each aligned run of a chunk's length is free.
+        for e in fs.extents(filler).unwrap() {
+            for at in (e.start / bs)..(e.start + e.len) / bs {
+                let agbno = at % agblocks;
+                if agbno % chunk / half == (agbno / chunk + 2) % 3 / 2 {
+                    fs.fallocate(filler, Allocate::Punch, e.offset + at * bs - e.start, bs).unwrap();
+                }
+            }
+        }
+        // What was set aside for trees is in larger pieces.
+        let rest = fs.create(fs.root(), b"rest", file(0o644)).unwrap().ino;
+        for n in 0.. {
+            fs.fallocate(rest, Allocate::Reserve { keep_size: false }, 2 * n * chunk * bs, 2 * chunk * bs).unwrap();
+            if fs.extents(rest).unwrap().iter().any(|e| e.len < chunk * bs) {
+                break;
+            }
+        }
+        fs.sync().unwrap();
+        let make = |from: usize| {
+            (from..from + 3000).take_while(|n| fs.create(dirs[n % 6], format!("{n}").as_bytes(), file(0o644)).is_ok()).count()
+        };
+        let made = make(0);
+        assert!(made > 500, "{label}: {made}");
+        (0..made).filter(|n| n % 500 != 0).for_each(|n| fs.unlink(dirs[n % 6], format!("{n}").as_bytes()).unwrap());
+        make(10_000);
+        fs.unmount().unwrap();
+        let r = uxfs_check::check(&*img.device()).unwrap();
+        assert!(r.is_sound() && r.forms.highest(Form::SparseChunk).is_some(), "{label}: {:?}", r.findings);
+        img.is_silent_for(&newest("xfs_repair"));
+        let k = img.kernel_mount();
+        let theirs = (0..300).take_while(|n| std::fs::write(k.at.join(format!("{}/kernel {n}", n % 6)), b"").is_ok()).count();
+        println!("{label}: {made} files, then {theirs} of the kernel");
+        assert!(theirs > 20);
+        drop(k);
+        img.is_silent_for(&newest("xfs_repair"));
+        assert!(uxfs_check::check(&*img.device()).unwrap().is_sound(), "{label}");
+    }
 }

@@ -165,9 +165,15 @@ fn tree(agno: AgNumber, agf: &Buf, by_size: bool) -> FreeTree {
     FreeTree { agno, agf: agf.clone(), by_size }
 }
 
-/// What of a free extent can be used: aligned, not busy, at most `max`, as near to `near` as it goes.
+/// What of a free extent can be used: aligned, not busy, at most `max`, as near to `near` as it goes; for inodes where these may be.
 fn usable(tp: &Trans, agno: AgNumber, r: FreeRec, near: u32, w: Want) -> Option<(u32, u32)> {
     let (mut start, mut len) = busy::trim(tp, agno, r.start, r.len);
+    if w.owner == Owner::INODES {
+        let range = tp.vol.geo.inode_blocks(agno);
+        let end = range.end.min(start + len);
+        start = start.max(range.start);
+        len = end.saturating_sub(start);
+    }
     if near > start && near < start + len && start + len - near >= w.max {
         (start, len) = (near, start + len - near);
     }
