@@ -36,7 +36,7 @@ fn cut(name: &str, shape: &Shape, plan: &Plan) -> usize {
         println!("{name}: lost by the kernel: {}; by uxfs: {}", line(own), line(ours));
     }
     assert!(f.damage.is_empty(), "{name}: {} of {} cuts; after event {}: {}", f.damage.len(), f.cuts, f.damage[0].0, f.damage[0].1);
-    assert!(f.images.len() > 3 && f.kernel > 1);
+    assert!(f.images.len() > 3 && (f.kernel > 1 || plan.kernel == 0));
     f.dirty
 }
 
@@ -87,7 +87,7 @@ fn the_kernel_s_external_log_is_recovered() {
 }
 
 /// Blocks of directories that do not lie in one piece: the kernel logs the pieces and not the checksum of the whole, and does not recover
-/// them itself.
+/// them itself. It is not asked to: Linux 6.18 keeps the loop devices of volumes that it refused so.
 #[test]
 fn directory_blocks_of_the_kernel_in_pieces_are_recovered() {
     for (seed, block) in [(3, 4096), (4, 1024)] {
@@ -95,7 +95,7 @@ fn directory_blocks_of_the_kernel_in_pieces_are_recovered() {
         let form = Form { block, dir_block: 65_536, ..Form::default() };
         let (size, crowd) = (80_000 * u64::from(block), 1500);
         let shape = Shape { size, agcount: 1, workers: 2, ops: 400, mix, form, aged: true, crowd, seed, ..Shape::default() };
-        assert!(cut("directories in pieces", &shape, &plan(seed)) > 3);
+        assert!(cut("directories in pieces", &shape, &Plan { kernel: 0, ..plan(seed) }) > 3);
     }
 }
 
