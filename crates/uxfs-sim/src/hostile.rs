@@ -3,6 +3,7 @@
 //!
 //! Whatever comes back from a changed volume is data or an error; nothing panics, hangs or grows without bound.
 
+use crate::age::age;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use uxfs::{Allocate, AttrName, Fs, Make, Options, Rename, SetAttr, SetMode};
@@ -27,15 +28,17 @@ pub struct Form {
     pub inode: u32,
     /// Bytes of a directory's block.
     pub dir_block: u32,
+    /// It was in use for long: trees of two levels, free space in pieces, chunks of inodes with holes.
+    pub aged: bool,
 }
 
 /// Small blocks and large ones, all features and few.
 pub const FORMS: [Form; 5] = [
-    Form { features: Features::V6_1, block: 4096, inode: 512, dir_block: 4096 },
-    Form { features: Features::NEWEST, block: 4096, inode: 512, dir_block: 4096 },
-    Form { features: Features::NEWEST, block: 1024, inode: 512, dir_block: 4096 },
-    Form { features: Features::V6_1, block: 4096, inode: 2048, dir_block: 32768 },
-    Form { features: Features::NEWEST, block: 8192, inode: 1024, dir_block: 8192 },
+    Form { features: Features::V6_1, block: 4096, inode: 512, dir_block: 4096, aged: false },
+    Form { features: Features::NEWEST, block: 4096, inode: 512, dir_block: 4096, aged: false },
+    Form { features: Features::NEWEST, block: 1024, inode: 512, dir_block: 4096, aged: true },
+    Form { features: Features::V6_1, block: 4096, inode: 2048, dir_block: 32768, aged: false },
+    Form { features: Features::NEWEST, block: 8192, inode: 1024, dir_block: 8192, aged: false },
 ];
 
 /// Options that leave nothing to time.
@@ -56,8 +59,8 @@ pub fn volume(clean: bool, form: Form) -> Memory {
 }
 
 fn fill(clean: bool, form: Form) -> uxfs::Result<Memory> {
-    let dev = Arc::new(Memory::new(SIZE));
-    let Form { features, block, inode, dir_block } = form;
+    let dev = Memory::new(SIZE);
+    let Form { features, block, inode, dir_block, aged } = form;
     let o = uxfs_mkfs::Options {
         agcount: Some(2),
         features,
@@ -66,7 +69,8 @@ fn fill(clean: bool, form: Form) -> uxfs::Result<Memory> {
         dir_block: Some(dir_block),
         ..uxfs_mkfs::Options::new(SIZE, [9; 16])
     };
-    uxfs_mkfs::format(&*dev, &o).map_err(|e| uxfs::Error::Unsupported { what: e.to_string() })?;
+    uxfs_mkfs::format(&dev, &o).map_err(|e| uxfs::Error::Unsupported { what: e.to_string() })?;
+    let dev = Arc::new(if aged { age(vec![dev], 3)?.remove(0) } else { dev });
     let fs = Fs::open(dev.clone() as DeviceRef, options(false))?;
     let root = fs.root();
     for (name, n) in [("short", 3), ("block", 40), ("leaf", 300), ("node", 2500)] {

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
+use uxfs_check::{Form as On, Forms};
 use uxfs_device::{Device, Memory, save};
 use uxfs_format::{DiskAddr, Geometry, Kind};
 use uxfs_mkfs::Features;
@@ -65,6 +66,28 @@ fn choose((usual, long): (u64, u64)) -> u64 {
     if std::env::var_os("UXFS_LONG").is_some() { long } else { usual }
 }
 
+/// What the volumes that are damaged have at least, and how high.
+const WANTED: [(On, u16); 18] = [
+    (On::Tree("bnobt"), 2),
+    (On::Tree("cntbt"), 2),
+    (On::Tree("inobt"), 1),
+    (On::Tree("finobt"), 1),
+    (On::Tree("refcountbt"), 2),
+    (On::Tree("rmapbt"), 2),
+    (On::DirInline, 0),
+    (On::DirBlock, 0),
+    (On::DirLeaf, 0),
+    (On::DirTree, 2),
+    (On::FileExtentTree, 2),
+    (On::Unwritten, 0),
+    (On::LinkBlocks, 0),
+    (On::Special, 0),
+    (On::AttrInline, 0),
+    (On::AttrTree, 2),
+    (On::AttrValue, 0),
+    (On::SparseChunk, 0),
+];
+
 #[test]
 fn damaged_structures_give_data_or_an_error() {
     rustix::process::setrlimit(rustix::process::Resource::As, rustix::process::Rlimit { current: Some(MOST_MEMORY), maximum: None })
@@ -73,22 +96,25 @@ fn damaged_structures_give_data_or_an_error() {
     let ours = FORMS.map(|f| Subject { name: format!("{f:?}"), clean: volume(true, f), dirty: Some(volume(false, f)) });
     let theirs = READ_ONLY.map(|o| Subject { name: o.join(" "), clean: theirs(o), dirty: None });
     let subjects: Vec<Subject> = ours.into_iter().chain(theirs).collect();
+    let seen = &Mutex::default();
     // Two at a time.
     std::thread::scope(|s| {
         for lane in 0..2 {
             let mine = subjects.iter().enumerate().skip(lane).step_by(2);
-            s.spawn(move || mine.for_each(|(i, subject)| damage_and_try(subject, i as u64 * each..(i as u64 + 1) * each)));
+            s.spawn(move || mine.for_each(|(i, subject)| damage_and_try(subject, i as u64 * each..(i as u64 + 1) * each, seen)));
         }
     });
+    assert_eq!(seen.lock().unwrap().missing(&WANTED), []);
 }
 
-fn damage_and_try(subject: &Subject, seeds: Range<u64>) {
+fn damage_and_try(subject: &Subject, seeds: Range<u64>, seen: &Mutex<Forms>) {
     let Subject { name, clean, dirty } = subject;
     let (g, by_kind) = by_kind(clean);
     let kinds: Vec<Kind> = by_kind.keys().copied().collect();
     // Sound volumes pass, so what is found below is the damage.
     let report = uxfs_check::check(clean).unwrap();
     assert!(report.is_sound(), "{name}: {:?}", report.findings);
+    seen.lock().unwrap().add(&report.forms);
     let (mut reached, mut fates, mut noticed) = (BTreeMap::<String, u32>::new(), BTreeMap::<Fate, u32>::new(), 0);
     let mut bad = Vec::new();
     let count = seeds.end - seeds.start;
