@@ -65,7 +65,7 @@ impl Change {
         while let Some(w) = words.next() {
             let text = w.to_string_lossy().into_owned();
             let mut value = || words.next().map(|v| v.to_string_lossy().into_owned()).with_context(|| format!("{text} needs a value"));
-            let bytes = |t: String| u32::try_from(size(&t)?).context("the hint is too large");
+            let bytes = |t: String| u32::try_from(size(&t)?).ok().with_context(|| format!("{t}: the hint is too large"));
             match text.as_str() {
                 "-R" => recursive = true,
                 "-p" => c.project = Some(value()?.parse().context("-p needs a number")?),
