@@ -66,26 +66,15 @@ fn choose((usual, long): (u64, u64)) -> u64 {
     if std::env::var_os("UXFS_LONG").is_some() { long } else { usual }
 }
 
-/// What the volumes that are damaged have at least, and how high.
-const WANTED: [(On, u16); 18] = [
+/// What some volume that is damaged has, and how high.
+const WANTED: [(On, u16); 7] = [
     (On::Tree("bnobt"), 2),
-    (On::Tree("cntbt"), 2),
-    (On::Tree("inobt"), 1),
-    (On::Tree("finobt"), 1),
     (On::Tree("refcountbt"), 2),
     (On::Tree("rmapbt"), 2),
-    (On::DirInline, 0),
-    (On::DirBlock, 0),
-    (On::DirLeaf, 0),
+    (On::SparseChunk, 0),
     (On::DirTree, 2),
     (On::FileExtentTree, 2),
-    (On::Unwritten, 0),
-    (On::LinkBlocks, 0),
-    (On::Special, 0),
-    (On::AttrInline, 0),
     (On::AttrTree, 2),
-    (On::AttrValue, 0),
-    (On::SparseChunk, 0),
 ];
 
 #[test]

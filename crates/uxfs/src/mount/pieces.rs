@@ -1,11 +1,12 @@
 //! Directory blocks that lie in several pieces, after replay.
 //!
 //! The log has such a block piece by piece, those that changed, and each is replayed by itself; the checksum is of the whole. The kernel
-//! does not log that: it finds the first piece damaged and refuses the volume, or leaves a block that nobody can read. So the
-//! checksums are made anew of what is there when all is replayed. Whoever changes a block of a directory also logs its inode, so the
-//! directories are known.
+//! does not log that, and its own recovery takes the first piece for damaged and refuses the volume. So the checksums are made anew
+//! of what is there when all is replayed. Whoever changes a block of a directory also logs its inode: that tells which directories.
 
+use super::replay::pointers;
 use crate::error::Result;
+use crate::inode::Fork;
 use std::collections::{BTreeMap, BTreeSet};
 use uxfs_device::{DeviceRef, WriteFlags};
 use uxfs_format::btree::{self, TreeKind};
@@ -14,9 +15,6 @@ use uxfs_format::extent::{EXTENT_SIZE, Extent};
 use uxfs_format::inode::{CORE_SIZE, Core, Format, INODE_CRC, INODE_MAGIC, mode};
 use uxfs_format::log::{BufFormat, InodeFormat};
 use uxfs_format::{DiskAddr, FsBlock, Geometry, Ino, Kind, crc};
-
-use super::replay::pointers;
-use crate::inode::Fork;
 
 /// What was replayed of directories.
 #[derive(Default)]
@@ -30,8 +28,9 @@ pub(super) struct Pieces {
 impl Pieces {
     /// Notes a buffer that was replayed.
     pub(super) fn note(&mut self, f: &BufFormat, g: &Geometry) {
-        let of_directories = [0].into_iter().chain(Kind::DirBlock.log_type()..=Kind::DaNode.log_type());
-        if u32::from(f.bbs) * 512 < g.dirblocksize() && of_directories.into_iter().any(|kind| kind == f.kind) {
+        // Ours bear no type.
+        let may_be = f.kind == 0 || (Kind::DirBlock.log_type()..=Kind::DaNode.log_type()).contains(&f.kind);
+        if may_be && u32::from(f.bbs) * 512 < g.dirblocksize() {
             self.replayed.insert(f.daddr.0);
         }
     }
@@ -61,6 +60,10 @@ impl Pieces {
                 continue;
             }
             let core = Core::decode(home);
+            // Its number may be another file's by now.
+            if core.kind() != mode::DIR {
+                continue;
+            }
             let extents = extents(dev, g, *ino, &core, &home[CORE_SIZE..])?;
             let per = 1u64 << g.dirblklog;
             let replayed = |e: &Extent| {
@@ -84,11 +87,12 @@ fn extents(dev: &DeviceRef, g: &Geometry, ino: Ino, core: &Core, fork: &[u8]) ->
         all.filter(|e| e.len > 0 && g.valid_fsb(e.start, e.len)).collect()
     };
     let fork = &fork[..core.data_fork_size(g).min(fork.len())];
-    if core.kind() != mode::DIR || core.format != Format::Btree {
-        let n = if core.kind() == mode::DIR && core.format == Format::Extents { core.nextents as usize } else { 0 };
-        return Ok(decode(fork, n));
-    }
-    let Ok(root) = Fork::decode(fork, Format::Btree, 0, 0) else { return Ok(Vec::new()) };
+    let root = match core.format {
+        Format::Extents => return Ok(decode(fork, core.nextents as usize)),
+        Format::Btree => Fork::decode(fork, Format::Btree, 0, 0),
+        Format::Local | Format::Dev => return Ok(Vec::new()),
+    };
+    let Ok(root) = root else { return Ok(Vec::new()) };
     let (mut ways, mut seen, mut all) = (pointers(&root.root), BTreeSet::new(), Vec::new());
     let s = TreeKind::Bmap.shape();
     while let Some((ptr, level)) = ways.pop() {
