@@ -37,12 +37,13 @@ fn start(program: &str, args: &[&str], dir: &Path) -> Child {
     c.unwrap_or_else(|e| panic!("{program}: {e}; install it with: apt-get install dbench stress-ng"))
 }
 
-/// dbench and stress-ng's file stressors below `at`, until the value is dropped.
+/// dbench and stress-ng's file stressors below `at`, until the value is dropped; none that calls sync(2), which waits for all file systems.
 fn load(at: &Path) -> Load {
     let (db, st) = (at.join("dbench"), at.join("stress"));
     fs::create_dir_all(&db).unwrap();
     fs::create_dir_all(&st).unwrap();
-    let stress = "--temp-path . --dentry 1 --rename 1 --link 1 --symlink 1 --dir 1 --xattr 1 --utime 1 --chmod 1 --hdd 1 --hdd-bytes 8m --timeout 60";
+    let stress =
+        "--temp-path . --filename 1 --rename 1 --link 1 --symlink 1 --xattr 1 --utime 1 --chmod 1 --hdd 1 --hdd-bytes 8m --timeout 60";
     let stress: Vec<&str> = stress.split(' ').collect();
     Load(vec![start("dbench", &["-t", "60", "-c", "/usr/share/dbench/client.txt", "4"], &db), start("stress-ng", &stress, &st)])
 }
