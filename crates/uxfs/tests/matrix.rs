@@ -323,6 +323,11 @@ fn form(i: usize) -> (Vec<&'static str>, Forms) {
         forms.add(&r.forms);
     }
     judge(&img, "worked on");
+    // The largest blocks hold these directories and attributes in one, the largest inodes all extents.
+    let large = FORMS[i].1.iter().any(|w| w.1.contains("65536") || w.1.contains("64k") || w.1.contains("32768"));
+    let each = [Form::DirBlock, Form::DirLeaf, Form::DirTree, Form::AttrTree, Form::FileExtentTree, Form::Tree("inobt")];
+    let missing = forms.missing(&each.map(|f| (f, 0)));
+    assert!(large || missing.is_empty(), "form {i} never had {missing:?}");
     let k = img.kernel_mount();
     let before = picture(&k.at);
     assert!(before.len() > 300, "{} files", before.len());

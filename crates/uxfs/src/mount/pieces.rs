@@ -35,8 +35,11 @@ impl Pieces {
         }
     }
 
-    /// Notes an inode that was replayed.
-    pub(super) fn note_inode(&mut self, f: &InodeFormat, core: &Core) {
+    /// Notes an inode that was replayed; where blocks of directories are single blocks there is nothing to know.
+    pub(super) fn note_inode(&mut self, f: &InodeFormat, core: &Core, g: &Geometry) {
+        if g.dirblklog == 0 {
+            return;
+        }
         if core.kind() == mode::DIR {
             self.dirs.insert(f.ino, (f.daddr, f.bbs, f.offset as usize));
         } else {

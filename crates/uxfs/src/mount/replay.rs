@@ -305,7 +305,7 @@ impl Player<'_> {
         } else {
             self.pending.attributed.remove(&f.ino);
         }
-        self.pieces.note_inode(f, &new);
+        self.pieces.note_inode(f, &new, &self.g);
         let isize = self.g.inodesize as usize;
         let g = self.g.clone();
         let Replayed { bytes: cluster, changed, .. } = self.block(f.daddr, f.bbs)?;
