@@ -27,7 +27,9 @@ use uxfs_device::Device;
 use uxfs_format::btree::RmapRec;
 use uxfs_format::bytes::get64;
 use uxfs_format::log::block_cycle;
-use uxfs_format::superblock::{INCOMPAT_NAMES, METADIRINO, Superblock, incompat, names as feature_names};
+use uxfs_format::superblock::{
+    INCOMPAT_NAMES, METADIRINO, RO_COMPAT_NAMES, Superblock, incompat, names as feature_names, ro_compat, version,
+};
 use uxfs_format::{AgNumber, DiskAddr, Geometry, Kind, Lsn};
 
 /// Why a volume cannot be checked at all.
@@ -50,6 +52,9 @@ const KNOWN: u32 = incompat::FTYPE
     | incompat::EXCHRANGE
     | incompat::PARENT
     | incompat::METADIR;
+
+/// Read-only-compatible features that the checker knows.
+const KNOWN_RO: u32 = ro_compat::FINOBT | ro_compat::RMAPBT | ro_compat::REFLINK | ro_compat::INOBTCNT;
 
 /// All that is known of the volume while it is walked.
 pub(crate) struct Checker<'a> {
@@ -96,9 +101,7 @@ pub fn check_with_log<'a>(dev: &'a dyn Device, log_dev: Option<&'a dyn Device>) 
             return Ok(report);
         }
     };
-    if g.incompat & !KNOWN != 0 {
-        return Err(CheckError::Unsupported(feature_names(g.incompat & !KNOWN, INCOMPAT_NAMES)));
-    }
+    unknown(&g, &sb)?;
     if g.dblocks.saturating_mul(u64::from(g.blocksize)) > dev.size_bytes() {
         report.add("superblock-size", "superblock", Some(0), "counts more blocks than the device has");
         return Ok(report);
@@ -131,6 +134,23 @@ pub fn check_with_log<'a>(dev: &'a dyn Device, log_dev: Option<&'a dyn Device>) 
     c.counters();
     c.log_head();
     Ok(c.report)
+}
+
+/// Refuses by name what would be taken for damage.
+fn unknown(g: &Geometry, sb: &Superblock) -> Result<(), CheckError> {
+    let (inc, ro) = (g.incompat & !KNOWN, g.ro_compat & !KNOWN_RO);
+    let what = if inc != 0 {
+        feature_names(inc, INCOMPAT_NAMES)
+    } else if ro != 0 {
+        feature_names(ro, RO_COMPAT_NAMES)
+    } else if g.versionnum & version::BORG != 0 {
+        "case-insensitive names".into()
+    } else if sb.rblocks.get() != 0 {
+        "a realtime device".into()
+    } else {
+        return Ok(());
+    };
+    Err(CheckError::Unsupported(what))
 }
 
 impl Checker<'_> {

@@ -515,6 +515,23 @@ fn volumes_with_a_metadata_directory_are_read_only() {
 }
 
 /// What we show of a structure, xfs_db shows, too.
+#[test]
+fn volumes_with_a_realtime_device_are_refused_and_not_called_damaged() {
+    let p = Place::new("realtime");
+    p.image("rt.img", 300 << 20);
+    for (name, mkfs, options) in
+        [("old.img", "mkfs.xfs".to_string(), &["-m", "reflink=0"][..]), ("new.img", newest("mkfs.xfs"), &["-m", "metadir=1"])]
+    {
+        p.image(name, 400 << 20);
+        must(&mkfs, &[&["-q"], options, &["-r", &format!("rtdev={}", p.path("rt.img")), &p.path(name)]].concat());
+        for verb in [["check", name], ["ls", &format!("{name}:/")], ["df", name], ["recover", name]] {
+            let o = p.try_uxfs(&verb);
+            assert!(!o.status.success() && text(&o).contains("volumes with a realtime device"), "{verb:?}: {}", text(&o));
+        }
+        must("dd", &["if=/dev/zero", &format!("of={}", p.path("rt.img")), "bs=1M", "count=4", "conv=notrunc"]);
+    }
+}
+
 fn dumps_as_xfs_db(p: &Place, img: &str, ours: &[&str], theirs: &[&str]) {
     let squeezed = |s: &str| s.split_whitespace().collect::<Vec<_>>().join(" ");
     let args: Vec<&str> = ["-r"].into_iter().chain(theirs.iter().flat_map(|c| ["-c", c])).collect();

@@ -23,8 +23,8 @@ pub struct RecordFormat {
     pub id: u32,
     /// The block.
     pub daddr: DiskAddr,
-    /// Basic blocks of it.
-    pub bbs: u32,
+    /// File system blocks from there; all other items count basic blocks.
+    pub blocks: u32,
     /// Bytes from the block's begin.
     pub offset: u32,
 }
@@ -34,7 +34,7 @@ impl RecordFormat {
     pub fn parse(b: &[u8]) -> Option<RecordFormat> {
         let word = |at: usize| b.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
         let low = u64::from(word(8)?);
-        Some(RecordFormat { id: word(4)?, daddr: DiskAddr(low | u64::from(word(12)?) << 32), bbs: word(16)?, offset: word(20)? })
+        Some(RecordFormat { id: word(4)?, daddr: DiskAddr(low | u64::from(word(12)?) << 32), blocks: word(16)?, offset: word(20)? })
     }
 }
 

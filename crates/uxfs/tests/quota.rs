@@ -50,7 +50,7 @@ fn change(at: DiskAddr, id: u32, body: &[u8]) -> Regions {
     f.extend(2u16.to_le_bytes());
     f.extend(id.to_le_bytes());
     f.extend(at.0.to_le_bytes());
-    f.extend(8u32.to_le_bytes());
+    f.extend(1u32.to_le_bytes());
     f.extend((id * quota::RECORD as u32).to_le_bytes());
     [f, body[..quota::BODY].to_vec()].into()
 }

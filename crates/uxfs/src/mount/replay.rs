@@ -393,11 +393,12 @@ impl Player<'_> {
     /// Limits and timers are kept; counters are counted anew by the next mount that has quota.
     fn quota(&mut self, it: &ReplayItem, lsn: Lsn) -> Result<()> {
         let (Some(f), Some(body)) = (RecordFormat::parse(&it.regions[0]), it.regions.get(1)) else { return malformed("quota record") };
-        if self.is_cancelled(f.daddr, f.bbs) {
+        let g = self.g.clone();
+        let Some(bbs) = f.blocks.checked_mul(g.blocksize / 512) else { return malformed("quota record") };
+        if self.is_cancelled(f.daddr, bbs) {
             return Ok(());
         }
-        let g = self.g.clone();
-        let Replayed { bytes: b, changed, .. } = self.block(f.daddr, f.bbs)?;
+        let Replayed { bytes: b, changed, .. } = self.block(f.daddr, bbs)?;
         let (at, fits) = (f.offset as usize, body.len() >= quota::BODY && get16(body, 0) == quota::MAGIC);
         let Some(record) = b.get_mut(at..at + quota::RECORD).filter(|_| fits) else { return malformed("a quota record does not fit") };
         if quota::lsn(record).is_none_or(|l| l < lsn) {
