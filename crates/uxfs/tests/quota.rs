@@ -1,4 +1,5 @@
-//! Logs with quota records, as kernels with quota leave them. No kernel here has it, so the records are logged by hand.
+//! Logs with quota records, as kernels with quota leave them. Where tests run the kernel may have none: one such volume is kept here, and
+//! records are logged by hand.
 
 mod common;
 
@@ -103,5 +104,39 @@ fn quota_records_are_recovered() {
         assert_eq!(r, record(id as u32, limit, &g), "record {id}");
     }
     fs.unmount().unwrap();
+    img.repair_is_silent();
+}
+
+/// Users, groups and projects 1, 7 and 40 have limits, with a file each; then a file went, a limit changed, and Linux 7.2 was cut off.
+#[test]
+fn quota_records_of_the_kernel_are_recovered() {
+    let img = Image::empty("quota-linux");
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/logs/quota-7.2.gz");
+    let unpacked = run("gzip", &["-dc", kept]);
+    assert!(unpacked.status.success(), "{unpacked:?}");
+    std::fs::write(&img.path, unpacked.stdout).unwrap();
+    let limit = |whose: &str, field: &str| {
+        let said =
+            run("xfs_db", &["-r", "-c", &format!("dquot {whose}"), "-c", &format!("print diskdq.{field}"), img.path.to_str().unwrap()]);
+        String::from_utf8(said.stdout).unwrap().trim().to_string()
+    };
+    // What lies there is not what the log says.
+    assert_ne!(limit("-u 40", "blk_softlimit"), "blk_softlimit = 3072");
+
+    let fs = img.open();
+    assert!(fs.was_recovered());
+    fs.unmount().unwrap();
+    for (whose, field, value) in [
+        ("-u 40", "blk_softlimit", 3 << 10),
+        ("-u 40", "blk_hardlimit", 240 << 10),
+        ("-u 7", "ino_hardlimit", 70_000),
+        ("-u 7", "icount", 0),
+        ("-u 40", "icount", 1),
+        ("-g 7", "blk_hardlimit", 37 << 10),
+        ("-p 40", "blk_hardlimit", 140 << 10),
+        ("-p 40", "blk_softlimit", 1 << 10),
+    ] {
+        assert_eq!(limit(whose, field), format!("diskdq.{field} = {value}"), "{whose}");
+    }
     img.repair_is_silent();
 }

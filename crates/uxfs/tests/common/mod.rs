@@ -93,7 +93,8 @@ pub struct Image {
 }
 
 impl Image {
-    fn empty(name: &str) -> Image {
+    /// An image that is not there yet.
+    pub fn empty(name: &str) -> Image {
         let dir = std::env::temp_dir().join(format!("uxfs-test-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         Image { path: dir.join("volume.img"), dir }
