@@ -238,7 +238,12 @@ impl Record {
 
     /// Blocks of all of it.
     pub fn blocks(&self) -> u32 {
-        self.header_blocks() + self.len / BB as u32
+        self.header_blocks() + self.payload_blocks()
+    }
+
+    /// Blocks of the payload. Records of version 1 end where their last operation does; what is left of that block is no part of them.
+    pub fn payload_blocks(&self) -> u32 {
+        self.len.div_ceil(BB as u32)
     }
 
     /// True if the record is of the volume with that UUID; one without a UUID is of any.
@@ -257,7 +262,7 @@ impl Record {
         if !self.bears(uuid) {
             return Err("record bears another volume's UUID");
         }
-        if !self.len.is_multiple_of(BB as u32) || self.len > 2 << 20 || self.size > 2 << 20 {
+        if self.version == 2 && !self.len.is_multiple_of(BB as u32) || self.len > 2 << 20 || self.size > 2 << 20 {
             return Err("record length is out of range");
         }
         if self.len > self.size && !(self.num_ops == 1 && self.len <= 256 << 10) {

@@ -132,10 +132,12 @@ pub(crate) fn payload(dev: &dyn Device, geo: &LogGeometry, block: u32, r: &Recor
         return Ok(None);
     }
     let (header, payload) = all.split_at_mut(hb as usize * BB);
-    if r.crc != 0 && !log::CRC_HEADER.iter().any(|n| log::record_crc(header, *n, payload) == r.crc) {
+    let len = r.len as usize;
+    if r.crc != 0 && !log::CRC_HEADER.iter().any(|n| log::record_crc(header, *n, &payload[..len]) == r.crc) {
         return Ok(None);
     }
     log::unstamp(header, payload);
+    all.truncate(hb as usize * BB + len);
     Ok(Some(all.split_off(hb as usize * BB)))
 }
 
@@ -158,7 +160,8 @@ pub fn set_last_uuid(dev: &dyn Device, geo: &LogGeometry, head: Lsn, uuid: &[u8;
     };
     let hb = r.header_blocks();
     let mut header = read(dev, geo, block, hb)?;
-    let payload = read(dev, geo, block + hb, r.len / BB as u32)?;
+    let mut payload = read(dev, geo, block + hb, r.payload_blocks())?;
+    payload.truncate(r.len as usize);
     let sum = log::CRC_HEADER.into_iter().find(|n| log::record_crc(&header, *n, &payload) == r.crc);
     header[UUID_AT..UUID_AT + 16].copy_from_slice(uuid);
     // mkfs.xfs leaves the checksum of its first record zero; else it covers the UUID.
