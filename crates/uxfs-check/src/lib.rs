@@ -86,14 +86,25 @@ pub fn check(dev: &dyn Device) -> Result<Report, CheckError> {
     check_with_log(dev, None)
 }
 
+/// As [`check_with_log`], for a volume whose log was replayed and nothing more: what was deleted need not be freed yet.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_replayed<'a>(dev: &'a dyn Device, log_dev: Option<&'a dyn Device>) -> Result<Report, CheckError> {
+    run(dev, log_dev, Report { unfinished: true, ..Report::default() })
+}
+
 /// As [`check`], for a volume whose log is on a device of its own.
 ///
 /// # Errors
 /// As [`check`].
 pub fn check_with_log<'a>(dev: &'a dyn Device, log_dev: Option<&'a dyn Device>) -> Result<Report, CheckError> {
+    run(dev, log_dev, Report::default())
+}
+
+fn run<'a>(dev: &'a dyn Device, log_dev: Option<&'a dyn Device>, mut report: Report) -> Result<Report, CheckError> {
     let mut head = vec![0; 32768.min(dev.size_bytes()) as usize];
     dev.read(0, &mut head)?;
-    let mut report = Report::default();
     let (g, sb) = match Geometry::parse(&head) {
         Ok(x) => x,
         Err(c) => {

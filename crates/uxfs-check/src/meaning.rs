@@ -76,6 +76,7 @@ const MEANINGS: &[(&[&str], &str)] = &[
         &["directory", "entry", "entry-type", "dir-twice", "dir-parent", "root"],
         "Names in a directory are damaged: files may not be found by name, though they are there. xfs_repair rebuilds it, or puts files into lost+found.",
     ),
+    (&["orphan"], "A deleted file was not freed: its blocks and its inode are lost as space. Nothing that has a name is concerned."),
     (&["disconnected"], "Something has no name that leads to it. Its data is there; xfs_repair moves it to lost+found."),
     (
         &["nlink"],

@@ -194,7 +194,10 @@ impl Checker<'_> {
             if ends { good.extend(path) } else { lost.push(*d) }
         }
         for d in lost {
-            self.bad_name("disconnected", &format!("directory {d} cannot be reached from the root"));
+            match self.inodes.get(&d).is_some_and(|i| i.nlink == 0) {
+                true => self.bad_name("orphan", &format!("directory {d} has no name and counts none")),
+                false => self.bad_name("disconnected", &format!("directory {d} cannot be reached from the root")),
+            }
         }
         for root in roots {
             if self.inodes.get(root).and_then(|r| r.parent).is_some_and(|p| p != *root) {
@@ -213,7 +216,9 @@ impl Checker<'_> {
                 continue;
             }
             let want = if i.is_dir() { i.subdirs + 2 } else { i.links };
-            if !i.is_dir() && i.links == 0 {
+            if !i.is_dir() && i.links == 0 && i.nlink == 0 {
+                bad.push((*ino, "orphan", format!("inode {ino} has no name and counts none")));
+            } else if !i.is_dir() && i.links == 0 {
                 bad.push((*ino, "disconnected", format!("inode {ino} has no name (it counts {} links)", i.nlink)));
             } else if i.nlink != want && (roots.contains(ino) || i.links > 0) {
                 bad.push((*ino, "nlink", format!("inode {ino} counts {} links, it has {want}", i.nlink)));

@@ -149,23 +149,24 @@ pub fn recover(source: &Source, out: &mut impl Write) -> Result<()> {
 /// The volume cannot be read.
 pub fn check(source: &Source, json: bool, forms: bool, out: &mut impl Write) -> Result<ExitCode> {
     let mut seen = source.devices(false)?;
-    let mut dirty = false;
+    let (mut dirty, mut finished) = (false, true);
     let mut unrecovered = None;
     match describe_log(&seen, &mut |_, _| {}) {
         Ok(s) if !s.clean => {
             dirty = true;
             // The checker sees what the engine left in memory.
             let o = Options { read_only: true, memory: RECOVERY_BYTES, ..Options::default() };
-            match Fs::open(seen.clone(), o).and_then(|fs| Ok((fs.devices(), fs.unmount()?))) {
-                Ok((recovered, ())) => seen = recovered,
+            match Fs::open(seen.clone(), o).and_then(|fs| Ok((fs.devices(), fs.geometry().v5(), fs.unmount()?))) {
+                Ok((recovered, v5, ())) => (seen, finished) = (recovered, v5),
                 Err(e) => unrecovered = Some(e),
             }
         }
         Ok(_) => {}
         Err(e) => unrecovered = Some(e),
     }
-    let mut report =
-        uxfs_check::check_with_log(&*seen.data, seen.log.as_deref()).with_context(|| format!("cannot check {}", source.name()))?;
+    // Volumes of version 4 are not written, not even in memory.
+    let check = if finished { uxfs_check::check_with_log } else { uxfs_check::check_replayed };
+    let mut report = check(&*seen.data, seen.log.as_deref()).with_context(|| format!("cannot check {}", source.name()))?;
     if let Some(e) = unrecovered {
         report.add("log-recovery", "log", None, &format!("cannot be recovered: {e}"));
     }

@@ -10,6 +10,8 @@ pub const INODE_MAGIC: u16 = 0x494e;
 pub const CORE_SIZE: usize = 176;
 /// The same in version 4.
 pub const OLD_CORE_SIZE: usize = 100;
+/// Byte offset of `di_flushiter` in versions 1 and 2: how often an inode went home.
+pub const FLUSHES: usize = 30;
 /// Byte offset of the checksum.
 pub const INODE_CRC: usize = 100;
 /// Byte offset of `di_next_unlinked`.
@@ -344,6 +346,7 @@ pub fn swap_for_log(b: &mut [u8], flags2: u64) {
         swap(24, 8);
         swap(76, 4);
     } else {
+        swap(FLUSHES, 2);
         swap(76, 4);
         swap(80, 2);
     }

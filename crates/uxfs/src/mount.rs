@@ -239,9 +239,6 @@ impl Mount {
             log_dev.reserve(geo.start, geo.size())?;
         }
         let dirty = !state.clean;
-        if dirty && !g.v5() {
-            return Err(unsupported("recovering volumes of version 4; with norecovery they can be read as they are"));
-        }
         if dirty && sb.features_log_incompat.get() & !log_incompat::XATTRS != 0 {
             return Err(unsupported("recovering a log with unknown features"));
         }
@@ -255,7 +252,8 @@ impl Mount {
         }
         // What was replayed is home and flushed. The log begins anew, at the first intent that is not done, or what holds its tail like one.
         state.tail = pending.oldest().unwrap_or(state.head);
-        let (read_only, writable) = (o.read_only, !o.read_only || dirty);
+        // Volumes of version 4 are not written, not even in memory: there what is half done stays so, and takes nothing but space.
+        let (read_only, writable) = (o.read_only, !o.read_only || dirty && g.v5());
         let mount = Self::assemble((dev, log_dev), g, &sb, o, &state, dirty)?;
         if writable {
             mount.finish_open(&sb, pending, dirty)?;
@@ -298,7 +296,7 @@ impl Mount {
             counters: Default::default(),
             chance: Chance::seeded(seed),
             clock: o.clock,
-            read_only: AtomicBool::new(o.read_only && !dirty),
+            read_only: AtomicBool::new(o.read_only && !(dirty && g.v5())),
             reproducible: o.reproducible,
             grpid: o.grpid,
             wsync: o.wsync,
@@ -425,7 +423,7 @@ impl Mount {
         self.stop_timer();
         let vol = self.vol();
         // What was recovered into memory becomes clean there.
-        let res = if vol.is_read_only() && !self.recovered { Ok(()) } else { self.close() };
+        let res = if vol.is_read_only() && !(self.recovered && vol.geo.v5()) { Ok(()) } else { self.close() };
         self.stop_discards();
         self.names.files.stop();
         vol.journal.stop();

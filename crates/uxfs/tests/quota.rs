@@ -110,11 +110,7 @@ fn quota_records_are_recovered() {
 /// Users, groups and projects 1, 7 and 40 have limits, with a file each; then a file went, a limit changed, and Linux 7.2 was cut off.
 #[test]
 fn quota_records_of_the_kernel_are_recovered() {
-    let img = Image::empty("quota-linux");
-    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/logs/quota-7.2.gz");
-    let unpacked = run("gzip", &["-dc", kept]);
-    assert!(unpacked.status.success(), "{unpacked:?}");
-    std::fs::write(&img.path, unpacked.stdout).unwrap();
+    let img = Image::kept("quota-linux", "quota-7.2.gz");
     let limit = |whose: &str, field: &str| {
         let said =
             run("xfs_db", &["-r", "-c", &format!("dquot {whose}"), "-c", &format!("print diskdq.{field}"), img.path.to_str().unwrap()]);

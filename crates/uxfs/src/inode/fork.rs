@@ -115,8 +115,9 @@ impl Fork {
     }
 
     /// A root out of the log as it goes into a fork of `size` bytes; `None` if it does not fit.
-    pub fn root_from_log(region: &[u8], size: usize) -> Option<Vec<u8>> {
-        let room = region.len().checked_sub(LONG_HEADER)? / 16;
+    pub fn root_from_log(region: &[u8], size: usize, g: &Geometry) -> Option<Vec<u8>> {
+        let header = TreeKind::Bmap.shape_in(g).header;
+        let room = region.len().checked_sub(header)? / 16;
         let (n, max) = (numrecs(region), root_max(size));
         if n == 0 || n > room || n > max || level(region) == 0 {
             return None;
@@ -125,8 +126,8 @@ impl Fork {
         put16(&mut out, 0, level(region));
         put16(&mut out, 2, n as u16);
         for i in 0..n {
-            put64(&mut out, BMDR_HEADER + 8 * i, get64(region, LONG_HEADER + 8 * i));
-            put64(&mut out, BMDR_HEADER + 8 * (max + i), get64(region, LONG_HEADER + 8 * (room + i)));
+            put64(&mut out, BMDR_HEADER + 8 * i, get64(region, header + 8 * i));
+            put64(&mut out, BMDR_HEADER + 8 * (max + i), get64(region, header + 8 * (room + i)));
         }
         Some(out)
     }

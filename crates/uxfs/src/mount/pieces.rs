@@ -28,9 +28,9 @@ pub(super) struct Pieces {
 impl Pieces {
     /// Notes a buffer that was replayed.
     pub(super) fn note(&mut self, f: &BufFormat, g: &Geometry) {
-        // Ours bear no type.
+        // Blocks of version 4 have no checksums. Ours bear no type.
         let may_be = f.kind == 0 || (Kind::DirBlock.log_type()..=Kind::DaNode.log_type()).contains(&f.kind);
-        if may_be && u32::from(f.bbs) * 512 < g.dirblocksize() {
+        if g.v5() && may_be && u32::from(f.bbs) * 512 < g.dirblocksize() {
             self.replayed.insert(f.daddr.0);
         }
     }

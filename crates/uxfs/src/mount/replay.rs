@@ -14,7 +14,7 @@ use std::sync::Arc;
 use uxfs_device::{Class, DeviceRef, WriteRequest};
 use uxfs_format::attr as attr_format;
 use uxfs_format::btree::{self, LONG_OWNER, TreeKind};
-use uxfs_format::bytes::{get16, get32, get64, put32, put64};
+use uxfs_format::bytes::{get16, get32, get64, put16, put32, put64};
 use uxfs_format::da;
 use uxfs_format::inode::{self, CORE_SIZE, Core, Format, INODE_CRC, INODE_LSN, NEXT_UNLINKED, swap_for_log};
 use uxfs_format::log::{AttrIntent, BufFormat, ExchangeIntent, IcreateFormat, InodeFormat, Intent, buf_flag, ino_field, item};
@@ -132,6 +132,16 @@ fn hides(b: &[u8]) -> bool {
     Kind::sniff(b) == Some(Kind::AttrLeaf) && (0..da::count(b)).any(hidden)
 }
 
+/// True if an inode is home in a newer state than the log has it in, here. Those of version 4 tell it by how often they went home.
+fn is_newer(home: &[u8], logged: &[u8], lsn: Lsn, g: &Geometry) -> bool {
+    if g.v5() {
+        return get64(home, INODE_LSN) > lsn.0 && crc::verify(home, INODE_CRC) && get64(home, 160) == get64(&g.meta_uuid, 0);
+    }
+    let (there, here) = (get16(home, inode::FLUSHES), get16(logged, inode::FLUSHES));
+    // From the largest number it begins anew.
+    here < there && !(there == u16::MAX && here < u16::MAX / 2)
+}
+
 fn malformed<T>(what: &str) -> Result<T> {
     Err(Error::Io { at: DiskAddr(0), error: std::io::Error::other(format!("log: an item is malformed: {what}")) })
 }
@@ -168,7 +178,9 @@ impl Player<'_> {
         for ((at, _), b) in &mut all {
             // A directory block in several pieces comes piece by piece: see `pieces`.
             let whole = |k: &Kind| *k != Kind::Inode && k.block_bytes(&self.g).is_none_or(|n| n == b.bytes.len());
-            if let Some(k) = Kind::sniff(&b.bytes).filter(whole) {
+            if self.g.v5()
+                && let Some(k) = Kind::sniff(&b.bytes).filter(whole)
+            {
                 k.stamp(&mut b.bytes, b.stamp.then_some(self.at));
             }
             if *at == 0 {
@@ -206,7 +218,9 @@ impl Player<'_> {
         self.pieces.note(&f, &self.g);
         let key = (f.daddr.0, bbs);
         match self.blocks.get(&key) {
-            Some(b) if hides(&b.bytes) => self.pending.hidden.insert(key, (lsn, Ino(Kind::AttrLeaf.owner(&b.bytes).unwrap_or(0)))),
+            Some(b) if self.g.v5() && hides(&b.bytes) => {
+                self.pending.hidden.insert(key, (lsn, Ino(Kind::AttrLeaf.owner(&b.bytes).unwrap_or(0))))
+            }
             _ => self.pending.hidden.remove(&key),
         };
         Ok(())
@@ -215,8 +229,10 @@ impl Player<'_> {
     fn put_regions(&mut self, f: &BufFormat, runs: &[(usize, usize)], it: &ReplayItem, lsn: Lsn) -> Result<()> {
         let g = self.g.clone();
         let Replayed { bytes: b, changed, stamp } = self.block(f.daddr, u32::from(f.bbs))?;
-        // Quota records bear a position each, the block none: whatever seems to be one is of what was there before.
-        if f.flags & buf_flag::DQUOT == 0
+        // Quota records bear a position each, the block none: whatever seems to be one is of what was there before. Blocks of version 4
+        // bear none, and are always replayed.
+        if g.v5()
+            && f.flags & buf_flag::DQUOT == 0
             && let Some(k) = Kind::sniff(b)
             && k.uuid_matches(b, &g)
             && k.lsn(b).is_some_and(|l| l >= lsn && l.0 != u64::MAX)
@@ -238,7 +254,7 @@ impl Player<'_> {
 
     /// Of an inode cluster only the next-unlinked fields count.
     fn inode_buffer(&mut self, f: &BufFormat, runs: &[(usize, usize)], it: &ReplayItem) -> Result<()> {
-        let isize = self.g.inodesize as usize;
+        let (isize, v5) = (self.g.inodesize as usize, self.g.v5());
         let Replayed { bytes: b, changed, .. } = self.block(f.daddr, u32::from(f.bbs))?;
         *changed = true;
         for slot in 0..b.len() / isize {
@@ -250,7 +266,9 @@ impl Player<'_> {
                 return malformed("a next-unlinked field is 0");
             }
             put32(b, at, next);
-            crc::stamp(&mut b[slot * isize..(slot + 1) * isize], INODE_CRC);
+            if v5 {
+                crc::stamp(&mut b[slot * isize..(slot + 1) * isize], INODE_CRC);
+            }
         }
         Ok(())
     }
@@ -292,10 +310,14 @@ impl Player<'_> {
         if self.is_cancelled(f.daddr, f.bbs) {
             return Ok(());
         }
-        if core.len() < CORE_SIZE {
+        let g = self.g.clone();
+        // What the log has of it; of version 4 all but the link to the next unlinked one.
+        let logged = if g.v5() { CORE_SIZE } else { NEXT_UNLINKED };
+        if core.len() < logged {
             return malformed("an inode's core is cut short");
         }
-        let mut be = core[..CORE_SIZE].to_vec();
+        let mut be = vec![0; CORE_SIZE];
+        be[..logged].copy_from_slice(&core[..logged]);
         // The form of times and counters hangs on flags2, which is host-endian here.
         let flags2 = get64(&be, 120).swap_bytes();
         swap_for_log(&mut be, flags2);
@@ -306,37 +328,36 @@ impl Player<'_> {
             self.pending.attributed.remove(&f.ino);
         }
         self.pieces.note_inode(f, &new, &self.g);
-        let isize = self.g.inodesize as usize;
-        let g = self.g.clone();
+        let isize = g.inodesize as usize;
         let Replayed { bytes: cluster, changed, .. } = self.block(f.daddr, f.bbs)?;
         let offset = f.offset as usize;
         let Some(home) = cluster.get_mut(offset..offset + isize) else { return malformed("an inode lies outside its cluster") };
-        if get16(home, 0) == inode::INODE_MAGIC
-            && get64(home, INODE_LSN) > lsn.0
-            && crc::verify(home, INODE_CRC)
-            && get64(home, 160) == get64(&g.meta_uuid, 0)
-        {
+        if get16(home, 0) == inode::INODE_MAGIC && is_newer(home, &be, lsn, &g) {
             return Ok(());
         }
         *changed = true;
-        if get64(&be, 152) != f.ino.0 || get16(&be, 0) != inode::INODE_MAGIC {
+        if get16(&be, 0) != inode::INODE_MAGIC || g.v5() && get64(&be, 152) != f.ino.0 {
             return malformed("an inode's core is another's");
         }
         let next = get32(home, NEXT_UNLINKED);
-        let dsize = new.data_fork_size(&g);
+        let (core_size, dsize) = (g.core_size(), new.data_fork_size(&g));
         if usize::from(new.forkoff) * 8 >= g.literal_area() {
             return malformed("an inode's attribute fork lies outside");
         }
-        home[..CORE_SIZE].copy_from_slice(&be);
+        home[..core_size].copy_from_slice(&be[..core_size]);
         put32(home, NEXT_UNLINKED, next);
-        home[INODE_LSN..INODE_LSN + 8].copy_from_slice(&lsn.0.to_be_bytes());
-        home[160..176].copy_from_slice(&g.meta_uuid);
+        if g.v5() {
+            put64(home, INODE_LSN, lsn.0);
+            home[160..176].copy_from_slice(&g.meta_uuid);
+        } else {
+            put16(home, inode::FLUSHES, 0);
+        }
         let mut regions = it.regions[2..].iter();
         let put = |home: &mut [u8], at: usize, size: usize, root: u32, region: Option<&Vec<u8>>| -> Result<()> {
             let Some(r) = region else { return malformed("an inode has fewer regions than it says") };
             home[at..at + size].fill(0);
             if f.fields & root != 0 {
-                let Some(r) = Fork::root_from_log(r, size) else { return malformed("an inode's bmbt root does not fit") };
+                let Some(r) = Fork::root_from_log(r, size, &g) else { return malformed("an inode's bmbt root does not fit") };
                 home[at..at + size].copy_from_slice(&r);
             } else {
                 let n = r.len().min(size);
@@ -345,14 +366,16 @@ impl Player<'_> {
             Ok(())
         };
         if f.fields & (ino_field::DDATA | ino_field::DEXT | ino_field::DBROOT) != 0 {
-            put(home, CORE_SIZE, dsize, ino_field::DBROOT, regions.next())?;
+            put(home, core_size, dsize, ino_field::DBROOT, regions.next())?;
         } else if f.fields & ino_field::DEV != 0 {
-            home[CORE_SIZE..CORE_SIZE + 4].copy_from_slice(&f.rdev.to_be_bytes());
+            put32(home, core_size, f.rdev);
         }
         if f.fields & (ino_field::ADATA | ino_field::AEXT | ino_field::ABROOT) != 0 {
-            put(home, CORE_SIZE + dsize, g.literal_area() - dsize, ino_field::ABROOT, regions.next())?;
+            put(home, core_size + dsize, g.literal_area() - dsize, ino_field::ABROOT, regions.next())?;
         }
-        crc::stamp(home, INODE_CRC);
+        if g.v5() {
+            crc::stamp(home, INODE_CRC);
+        }
         Ok(())
     }
 

@@ -93,11 +93,19 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image that is not there yet.
-    pub fn empty(name: &str) -> Image {
+    fn empty(name: &str) -> Image {
         let dir = std::env::temp_dir().join(format!("uxfs-test-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         Image { path: dir.join("volume.img"), dir }
+    }
+
+    /// A volume that another kernel left, out of `tests/logs`.
+    pub fn kept(name: &str, packed: &str) -> Image {
+        let i = Self::empty(name);
+        let o = run("gzip", &["-dc", &format!("{}/tests/logs/{packed}", env!("CARGO_MANIFEST_DIR"))]);
+        assert!(o.status.success(), "{packed}: {}", text(&o));
+        std::fs::write(&i.path, o.stdout).unwrap();
+        i
     }
 
     /// A volume made by us.
