@@ -4,7 +4,7 @@
 //! records at newlines and so loses binary attributes.
 
 use crate::acl;
-use crate::tree::{CHUNK, Meta, Tree, Xattr};
+use crate::tree::{CHUNK, Meta, Tree, Unread, Xattr};
 use crate::volume::{DIR, FMT, LNK, REG, Volume};
 use anyhow::{Context, Result, bail};
 use std::collections::HashMap;
@@ -429,17 +429,23 @@ fn time_text(t: Timestamp) -> String {
 /// that depend on nothing but the volume.
 ///
 /// # Errors
-/// The first that occurs.
+/// The first that occurs where it is written. What cannot be read is told and passed over, with zeros for data: then that.
 pub fn create(v: &Volume, root: &Path, out: impl Write, on_bytes: &dyn Fn(u64)) -> Result<()> {
-    let mut b = Builder::new(out);
+    let mut p = Packer { b: Builder::new(out), v, on_bytes, unread: Unread::default() };
     let mut seen: HashMap<(u64, u64), PathBuf> = HashMap::new();
     let mut todo = vec![PathBuf::new()];
     while let Some(rel) = todo.pop() {
         let path = root.join(&rel);
-        let m = v.meta(&path, rel.as_os_str().is_empty())?.with_context(|| format!("{}: no such file or directory", v.at(&path)))?;
+        let m = match v.meta(&path, rel.as_os_str().is_empty()) {
+            Ok(m) => m.with_context(|| format!("{}: no such file or directory", v.at(&path)))?,
+            Err(e) => {
+                p.unread.tell(&e);
+                continue;
+            }
+        };
         let name = if m.mode & FMT == DIR { Path::new(".").join(&rel).join("") } else { Path::new(".").join(&rel) };
         if m.mode & FMT == DIR {
-            todo.extend(Tree::names(v, &path)?.into_iter().rev().map(|n| rel.join(n)));
+            todo.extend(p.unread.or_nothing(Tree::names(v, &path)).into_iter().rev().map(|n| rel.join(n)));
         }
         if m.mode & FMT == 0o140_000 {
             crate::warn(&format!("{}: sockets are left out", v.at(&path)));
@@ -449,100 +455,113 @@ pub fn create(v: &Volume, root: &Path, out: impl Write, on_bytes: &dyn Fn(u64)) 
         if first.is_none() {
             seen.insert(m.id, name.clone());
         }
-        append(&mut b, v, &path, &name, &m, first.as_deref(), on_bytes)?;
+        p.append(&path, &name, &m, first.as_deref())?;
     }
-    b.finish()?;
-    b.into_inner()?.flush()?;
-    Ok(())
+    p.b.finish()?;
+    p.b.into_inner()?.flush()?;
+    p.unread.finish()
 }
 
 /// Fields of a header that are too small for some values; those go into PAX records.
 const OCTAL_21: u64 = 0o7_777_777;
 const OCTAL_33: u64 = 0o77_777_777_777;
 
-fn append<W: Write>(
-    b: &mut Builder<W>,
-    v: &Volume,
-    path: &Path,
-    name: &Path,
-    m: &Meta,
-    hard: Option<&Path>,
-    on_bytes: &dyn Fn(u64),
-) -> Result<()> {
-    let mut pax: Vec<(String, Vec<u8>)> = vec![("mtime".into(), time_text(m.mtime).into()), ("atime".into(), time_text(m.atime).into())];
-    let mut h = Header::new_ustar();
-    let target = match (hard, m.mode & FMT) {
-        (Some(t), _) => Some(t.to_path_buf()),
-        (None, LNK) => Some(v.read_link(path)?),
-        _ => None,
-    };
-    h.set_entry_type(match (hard, m.mode & FMT) {
-        (Some(_), _) => EntryType::Link,
-        (_, DIR) => EntryType::Directory,
-        (_, LNK) => EntryType::Symlink,
-        (_, 0o020_000) => EntryType::Char,
-        (_, 0o060_000) => EntryType::Block,
-        (_, 0o010_000) => EntryType::Fifo,
-        _ => EntryType::Regular,
-    });
-    h.set_mode(u32::from(m.mode) & 0o7777);
-    h.set_mtime(m.mtime.sec.clamp(0, OCTAL_33 as i64) as u64);
-    for (key, value) in [("uid", m.uid), ("gid", m.gid)] {
-        if u64::from(value) > OCTAL_21 {
-            pax.push((key.into(), value.to_string().into()));
-        }
-    }
-    h.set_uid(u64::from(m.uid).min(OCTAL_21));
-    h.set_gid(u64::from(m.gid).min(OCTAL_21));
-    h.set_device_major(m.rdev.0)?;
-    h.set_device_minor(m.rdev.1)?;
-    let size = if hard.is_none() && m.mode & FMT == REG { m.size } else { 0 };
-    if size > OCTAL_33 {
-        bail!("{}: files over 8 GiB are not supported in archives", v.at(path));
-    }
-    h.set_size(size);
-    if set_field(&mut h.as_ustar_mut().map(|u| &mut u.name[..]), name.as_os_str()).is_none() {
-        pax.push(("path".into(), name.as_os_str().as_bytes().to_vec()));
-    }
-    if let Some(t) = &target
-        && set_field(&mut h.as_ustar_mut().map(|u| &mut u.linkname[..]), t.as_os_str()).is_none()
-    {
-        pax.push(("linkpath".into(), t.as_os_str().as_bytes().to_vec()));
-    }
-    if hard.is_none() {
-        let ino = v.resolve(path, false)?.ino;
-        for (key, default) in ACLS {
-            if let Ok(a) = v.fs.get_acl(ino, default) {
-                pax.push((key.into(), acl::line(&a).into_bytes()));
+/// An archive that is being written.
+struct Packer<'a, W: Write> {
+    b: Builder<W>,
+    v: &'a Volume,
+    on_bytes: &'a dyn Fn(u64),
+    unread: Unread,
+}
+
+impl<W: Write> Packer<'_, W> {
+    fn append(&mut self, path: &Path, name: &Path, m: &Meta, hard: Option<&Path>) -> Result<()> {
+        let v = self.v;
+        let mut pax: Vec<(String, Vec<u8>)> =
+            vec![("mtime".into(), time_text(m.mtime).into()), ("atime".into(), time_text(m.atime).into())];
+        let mut h = Header::new_ustar();
+        let target = match (hard, m.mode & FMT) {
+            (Some(t), _) => Some(t.to_path_buf()),
+            (None, LNK) => match v.read_link(path) {
+                Ok(t) => Some(t),
+                Err(e) => {
+                    self.unread.tell(&e);
+                    return Ok(());
+                }
+            },
+            _ => None,
+        };
+        h.set_entry_type(match (hard, m.mode & FMT) {
+            (Some(_), _) => EntryType::Link,
+            (_, DIR) => EntryType::Directory,
+            (_, LNK) => EntryType::Symlink,
+            (_, 0o020_000) => EntryType::Char,
+            (_, 0o060_000) => EntryType::Block,
+            (_, 0o010_000) => EntryType::Fifo,
+            _ => EntryType::Regular,
+        });
+        h.set_mode(u32::from(m.mode) & 0o7777);
+        h.set_mtime(m.mtime.sec.clamp(0, OCTAL_33 as i64) as u64);
+        for (key, value) in [("uid", m.uid), ("gid", m.gid)] {
+            if u64::from(value) > OCTAL_21 {
+                pax.push((key.into(), value.to_string().into()));
             }
         }
-        for (n, value) in v.xattrs(path)?.into_iter().filter(|x| !acl::is_hosts(&x.0)) {
-            pax.push((format!("SCHILY.xattr.{}", n.to_string_lossy()), value));
+        h.set_uid(u64::from(m.uid).min(OCTAL_21));
+        h.set_gid(u64::from(m.gid).min(OCTAL_21));
+        h.set_device_major(m.rdev.0)?;
+        h.set_device_minor(m.rdev.1)?;
+        let size = if hard.is_none() && m.mode & FMT == REG { m.size } else { 0 };
+        if size > OCTAL_33 {
+            bail!("{}: files over 8 GiB are not supported in archives", v.at(path));
         }
-    }
-    b.append_pax_extensions(pax.iter().map(|(k, v)| (k.as_str(), v.as_slice())))?;
-    h.set_cksum();
-    let out = b.get_mut();
-    out.write_all(h.as_bytes())?;
-    if size == 0 {
-        return Ok(());
-    }
-    let ino = v.resolve(path, false)?.ino;
-    let mut buf = vec![0; CHUNK];
-    let mut at = 0;
-    while at < size {
-        let want = ((size - at) as usize).min(CHUNK);
-        let n = v.fs.read(ino, at, &mut buf[..want])?;
-        if n == 0 {
-            bail!("{}: is shorter than its size says", v.at(path));
+        h.set_size(size);
+        if set_field(&mut h.as_ustar_mut().map(|u| &mut u.name[..]), name.as_os_str()).is_none() {
+            pax.push(("path".into(), name.as_os_str().as_bytes().to_vec()));
         }
-        out.write_all(&buf[..n])?;
-        on_bytes(n as u64);
-        at += n as u64;
+        if let Some(t) = &target
+            && set_field(&mut h.as_ustar_mut().map(|u| &mut u.linkname[..]), t.as_os_str()).is_none()
+        {
+            pax.push(("linkpath".into(), t.as_os_str().as_bytes().to_vec()));
+        }
+        if hard.is_none() {
+            let ino = v.resolve(path, false)?.ino;
+            for (key, default) in ACLS {
+                if let Ok(a) = v.fs.get_acl(ino, default) {
+                    pax.push((key.into(), acl::line(&a).into_bytes()));
+                }
+            }
+            for (n, value) in self.unread.or_nothing(v.xattrs(path)).into_iter().filter(|x| !acl::is_hosts(&x.0)) {
+                pax.push((format!("SCHILY.xattr.{}", n.to_string_lossy()), value));
+            }
+        }
+        self.b.append_pax_extensions(pax.iter().map(|(k, v)| (k.as_str(), v.as_slice())))?;
+        h.set_cksum();
+        let out = self.b.get_mut();
+        out.write_all(h.as_bytes())?;
+        if size == 0 {
+            return Ok(());
+        }
+        let ino = v.resolve(path, false)?.ino;
+        let mut buf = vec![0; CHUNK];
+        let mut at = 0;
+        while at < size {
+            let want = ((size - at) as usize).min(CHUNK);
+            let n = match v.fs.read(ino, at, &mut buf[..want]).with_context(|| v.at(path)) {
+                Ok(0) => bail!("{}: is shorter than its size says", v.at(path)),
+                Ok(n) => n,
+                Err(e) => {
+                    self.unread.tell(&e);
+                    break;
+                }
+            };
+            out.write_all(&buf[..n])?;
+            (self.on_bytes)(n as u64);
+            at += n as u64;
+        }
+        std::io::copy(&mut std::io::repeat(0).take(size.next_multiple_of(BLOCK as u64) - at), out)?;
+        Ok(())
     }
-    let pad = size.next_multiple_of(BLOCK as u64) - size;
-    out.write_all(&vec![0; pad as usize])?;
-    Ok(())
 }
 
 /// Puts a name into a header's field if it fits, else as much of it as does.

@@ -2,7 +2,7 @@
 
 use crate::volume::{DIR, FMT, LNK, REG, Volume};
 use crate::{acl, attributes};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -116,27 +116,29 @@ impl Tree for Volume {
     }
 
     fn names(&self, path: &Path) -> Result<Vec<OsString>> {
-        Volume::names(self, self.resolve(path, false)?.ino)
+        Volume::names(self, self.resolve(path, false)?.ino).with_context(|| self.at(path))
     }
 
     fn read_link(&self, path: &Path) -> Result<PathBuf> {
-        Ok(OsString::from_vec(self.fs.readlink(self.resolve(path, false)?.ino)?).into())
+        let target = self.fs.readlink(self.resolve(path, false)?.ino).with_context(|| self.at(path))?;
+        Ok(OsString::from_vec(target).into())
     }
 
     fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>> {
-        attributes::for_host(self, self.resolve(path, false)?.ino)
+        attributes::for_host(self, self.resolve(path, false)?.ino).with_context(|| self.at(path))
     }
 
     fn read_data(&self, path: &Path, sink: Sink<'_>) -> Result<()> {
         let s = self.resolve(path, false)?;
         let mut buf = vec![0; CHUNK.min(s.size as usize)];
         let mut at = 0;
-        while let Some(from) = self.fs.seek(s.ino, at, Seek::Data)? {
-            let to = self.fs.seek(s.ino, from, Seek::Hole)?.unwrap_or(s.size);
+        let seek = |at, what| self.fs.seek(s.ino, at, what).with_context(|| self.at(path));
+        while let Some(from) = seek(at, Seek::Data)? {
+            let to = seek(from, Seek::Hole)?.unwrap_or(s.size);
             at = from;
             while at < to {
                 let want = ((to - at) as usize).min(buf.len());
-                let n = self.fs.read(s.ino, at, &mut buf[..want])?;
+                let n = self.fs.read(s.ino, at, &mut buf[..want]).with_context(|| self.at(path))?;
                 if n == 0 {
                     break;
                 }
@@ -367,11 +369,43 @@ impl Tree for Host {
 /// Lets the second file share the blocks of the first; false if it cannot.
 pub type Share<'a> = &'a dyn Fn(&Path, &Path) -> Result<bool>;
 
+/// What could not be read of a tree, while everything else was: each piece is told when it is met.
+#[derive(Default)]
+pub struct Unread(u64);
+
+impl Unread {
+    /// Tells of one.
+    pub fn tell(&mut self, e: &anyhow::Error) {
+        eprintln!("uxfs: {e:#}");
+        self.0 += 1;
+    }
+
+    /// What was read; nothing if it could not be.
+    pub fn or_nothing<T: Default>(&mut self, r: Result<T>) -> T {
+        r.unwrap_or_else(|e| {
+            self.tell(&e);
+            T::default()
+        })
+    }
+
+    /// An error if there was anything.
+    ///
+    /// # Errors
+    /// How much it was.
+    pub fn finish(self) -> Result<()> {
+        match self.0 {
+            0 => Ok(()),
+            1 => bail!("one file or directory could not be read as a whole"),
+            n => bail!("{n} files or directories could not be read as a whole"),
+        }
+    }
+}
+
 /// Copies `from` of one tree to `to` of another, directories only if `recursive`. Modes, owners, times, attributes, hard
 /// links and holes are kept. Data is shared where `share` is given and can.
 ///
 /// # Errors
-/// The first that occurs; what was copied stays.
+/// The first that occurs where it is written; what was copied stays. What cannot be read is told and passed over: then that.
 pub fn copy(
     src: &dyn Tree,
     from: &Path,
@@ -385,12 +419,20 @@ pub fn copy(
     if m.mode & FMT == DIR && !recursive {
         bail!("{}: is a directory (use -r)", src.show(from));
     }
+    let mut unread = Unread::default();
     let mut links = std::collections::HashMap::new();
     let mut todo = vec![(from.to_path_buf(), to.to_path_buf(), false)];
     while let Some((f, t, done)) = todo.pop() {
-        let Some(m) = src.meta(&f, !recursive)? else { bail!("{}: vanished", src.show(&f)) };
+        let m = match src.meta(&f, !recursive) {
+            Ok(Some(m)) => m,
+            Ok(None) => bail!("{}: vanished", src.show(&f)),
+            Err(e) => {
+                unread.tell(&e);
+                continue;
+            }
+        };
         if done {
-            dst.set_meta(&t, &m, &src.xattrs(&f)?)?;
+            dst.set_meta(&t, &m, &unread.or_nothing(src.xattrs(&f)))?;
             continue;
         }
         let there = dst.meta(&t, false)?;
@@ -401,7 +443,7 @@ pub fn copy(
                 None => dst.make(&t, &m, None)?,
             }
             todo.push((f.clone(), t.clone(), true));
-            todo.extend(src.names(&f)?.into_iter().rev().map(|n| (f.join(&n), t.join(&n), false)));
+            todo.extend(unread.or_nothing(src.names(&f)).into_iter().rev().map(|n| (f.join(&n), t.join(&n), false)));
             continue;
         }
         if there.is_some_and(|d| d.mode & FMT == DIR) {
@@ -423,19 +465,35 @@ pub fn copy(
             }
         }
         match m.mode & FMT {
-            REG => dst.write_file(&t, &m, &mut |sink| {
-                if share(&f, &t)? {
-                    return Ok(());
+            REG => {
+                // What was read before stays.
+                let mut read = Ok(());
+                dst.write_file(&t, &m, &mut |sink| {
+                    if share(&f, &t)? {
+                        return Ok(());
+                    }
+                    let mut written = Ok(());
+                    read = src.read_data(&f, &mut |at, data| {
+                        on_bytes(data.len() as u64);
+                        sink(at, data).map_err(|e| {
+                            written = Err(e);
+                            anyhow!("not written")
+                        })
+                    });
+                    written
+                })?;
+                unread.or_nothing(read);
+            }
+            LNK => match src.read_link(&f) {
+                Ok(target) => dst.make(&t, &m, Some(&target))?,
+                Err(e) => {
+                    unread.tell(&e);
+                    continue;
                 }
-                src.read_data(&f, &mut |at, data| {
-                    on_bytes(data.len() as u64);
-                    sink(at, data)
-                })
-            })?,
-            LNK => dst.make(&t, &m, Some(&src.read_link(&f)?))?,
+            },
             _ => dst.make(&t, &m, None)?,
         }
-        dst.set_meta(&t, &m, &src.xattrs(&f)?)?;
+        dst.set_meta(&t, &m, &unread.or_nothing(src.xattrs(&f)))?;
     }
-    Ok(())
+    unread.finish()
 }

@@ -516,19 +516,72 @@ fn volumes_with_a_metadata_directory_are_read_only() {
 
 /// What we show of a structure, xfs_db shows, too.
 #[test]
-fn volumes_with_a_realtime_device_are_refused_and_not_called_damaged() {
+fn volumes_with_a_realtime_device_are_read_but_for_what_lies_there() {
     let p = Place::new("realtime");
-    p.image("rt.img", 300 << 20);
-    for (name, mkfs, options) in
-        [("old.img", "mkfs.xfs".to_string(), &["-m", "reflink=0"][..]), ("new.img", newest("mkfs.xfs"), &["-m", "metadir=1"])]
-    {
-        p.image(name, 400 << 20);
-        must(&mkfs, &[&["-q"], options, &["-r", &format!("rtdev={}", p.path("rt.img")), &p.path(name)]].concat());
-        for verb in [["check", name], ["ls", &format!("{name}:/")], ["df", name], ["recover", name]] {
+    std::fs::write(p.dir.join("hello"), "hello\n").unwrap();
+    std::fs::write(p.dir.join("proto"), format!("/\n0 0\nd--755 0 0\nhello ---644 1 2 {}\n$\n", p.path("hello"))).unwrap();
+    let (rtdev, proto) = (format!("rtdev={}", p.path("rt.img")), p.path("proto"));
+    for (mkfs, options) in [("mkfs.xfs".to_string(), &["-m", "reflink=0"][..]), (newest("mkfs.xfs"), &["-m", "metadir=1"])] {
+        p.image("v.img", 400 << 20);
+        p.image("rt.img", 300 << 20);
+        must(&mkfs, &[&["-q", "-r", &rtdev, "-p", &proto], options, &[&p.path("v.img")]].concat());
+        assert_eq!(p.uxfs(&["ls", "v.img:/"]), "hello\n");
+        assert_eq!(p.uxfs(&["cat", "v.img:/hello"]), "hello\n");
+        // Nothing is called damaged that is only not known.
+        for (verb, what) in [(["check", "v.img"], "cannot be checked"), (["recover", "v.img"], "can be opened read-only")] {
             let o = p.try_uxfs(&verb);
-            assert!(!o.status.success() && text(&o).contains("volumes with a realtime device"), "{verb:?}: {}", text(&o));
+            assert!(!o.status.success() && text(&o).contains("with a realtime device") && text(&o).contains(what), "{}", text(&o));
         }
-        must("dd", &["if=/dev/zero", &format!("of={}", p.path("rt.img")), "bs=1M", "count=4", "conv=notrunc"]);
+        must(&newest("xfs_db"), &["-x", "-c", "path /hello", "-c", "write -d core.realtime 1", &p.path("v.img")]);
+        for verb in [&["cat", "v.img:/hello"][..], &["bmap", "v.img:/hello"], &["cp", "v.img:/hello", "out"]] {
+            let o = p.try_uxfs(verb);
+            assert!(!o.status.success() && text(&o).contains("file data on a realtime device"), "{verb:?}: {}", text(&o));
+        }
+    }
+}
+
+/// Of a damaged volume all is saved that can be read, and what cannot is named.
+#[test]
+fn what_cannot_be_read_is_told_and_the_rest_is_copied() {
+    let p = Place::new("rescue");
+    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.1", "-d", "size=300m", "v.img"]);
+    for d in ["bad", "good"] {
+        std::fs::create_dir_all(p.dir.join("top").join(d)).unwrap();
+        (0..40).for_each(|i| std::fs::write(p.dir.join(format!("top/{d}/file {i}")), format!("{d} {i}")).unwrap());
+    }
+    for f in ["a", "lost", "z"] {
+        std::fs::write(p.dir.join("top").join(f), f.repeat(100_000)).unwrap();
+    }
+    std::os::unix::fs::symlink("x".repeat(900), p.dir.join("top/link")).unwrap();
+    p.uxfs(&["cp", "-r", "top", "v.img:/top"]);
+    for (path, field) in [
+        ("bad", "dblock 0; write -d bhdr.hdr.magic 0"),
+        ("lost", "write -d u3.bmx[0].startblock 99999999"),
+        ("link", "dblock 0; write -d magic 0"),
+    ] {
+        let mut args = vec!["-x".to_string(), "-c".into(), format!("path /top/{path}")];
+        field.split("; ").for_each(|c| args.extend(["-c".to_string(), c.into()]));
+        args.push(p.path("v.img"));
+        must("xfs_db", &args.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    let copied = p.try_uxfs(&["cp", "-r", "v.img:/top", "out"]);
+    let packed = uxfs().args(["tar", "-c", "v.img:/top"]).current_dir(&p.dir).output().unwrap();
+    let mut unpacked = std::process::Command::new("tar")
+        .args(["-C", &p.path(""), "--one-top-level=unpacked", "-x"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    Write::write_all(unpacked.stdin.as_mut().unwrap(), &packed.stdout).unwrap();
+    assert!(unpacked.wait().unwrap().success());
+    for (o, to) in [(copied, "out"), (packed, "unpacked")] {
+        let said = String::from_utf8_lossy(&o.stderr);
+        assert!(!o.status.success() && said.contains("3 files or directories could not be read"), "{said}");
+        for path in ["bad", "lost", "link"] {
+            assert!(said.lines().any(|l| l.contains(&format!("v.img:/top/{path}: "))), "{path}: {said}");
+        }
+        for same in ["good", "a", "z"] {
+            must("diff", &["-r", &p.path(&format!("top/{same}")), &p.path(&format!("{to}/{same}"))]);
+        }
     }
 }
 

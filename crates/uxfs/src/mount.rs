@@ -164,11 +164,11 @@ fn check_features(g: &Geometry, sb: &Superblock, read_only: bool) -> Result<()> 
     if g.versionnum & version::BORG != 0 {
         return Err(unsupported("volumes with case-insensitive names"));
     }
-    if sb.rblocks.get() != 0 {
-        return Err(unsupported("volumes with a realtime device"));
-    }
     if read_only {
         return Ok(());
+    }
+    if sb.rblocks.get() != 0 {
+        return Err(unsupported("writing volumes with a realtime device; they can be opened read-only"));
     }
     if !g.v5() {
         return Err(unsupported("writing volumes of version 4; they can be opened read-only"));
@@ -239,6 +239,9 @@ impl Mount {
             log_dev.reserve(geo.start, geo.size())?;
         }
         let dirty = !state.clean;
+        if dirty && sb.rblocks.get() != 0 {
+            return Err(unsupported("recovering volumes with a realtime device; with norecovery they can be read as they are"));
+        }
         if dirty && sb.features_log_incompat.get() & !log_incompat::XATTRS != 0 {
             return Err(unsupported("recovering a log with unknown features"));
         }

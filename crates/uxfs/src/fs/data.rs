@@ -24,11 +24,17 @@ pub struct MappedExtent {
 /// Bytes that are copied at a time.
 const COPIED: u64 = 1 << 20;
 
+/// An error if what is in an inode lies on a realtime device, of which nothing is known here.
+fn here(inode: &Inode) -> Result<()> {
+    let elsewhere = inode.core().flags & flag::REALTIME != 0;
+    if elsewhere { Err(Error::Unsupported { what: "file data on a realtime device".into() }) } else { Ok(()) }
+}
+
 impl Fs {
     pub(super) fn regular(&self, ino: u64) -> Result<Used<'_>> {
         let i = self.inode(ino)?;
         match i.core().kind() {
-            mode::REG => Ok(i),
+            mode::REG => here(&i).map(|()| i),
             mode::DIR => Err(Error::IsDirectory),
             _ => Err(Error::Invalid { what: "this is no regular file" }),
         }
@@ -221,6 +227,7 @@ impl Fs {
     pub fn extents(&self, ino: u64) -> Result<Vec<MappedExtent>> {
         let _open = self.enter()?;
         let i = self.inode(ino)?;
+        here(&i)?;
         let _l = i.lock_shared();
         crate::map::load(&i, Which::Data)?;
         let g = self.geometry();
