@@ -6,7 +6,7 @@ use uxfs::{Allocate, AttrName, Fs, Make, Rename, SetAttr, SetMode};
 use uxfs_device::{Device, DeviceRef, Memory};
 use uxfs_format::acl::Acl;
 use uxfs_format::btree::TreeKind;
-use uxfs_format::log::{AttrIntent, BB, BufFormat, IcreateFormat, InodeFormat, Intent, Op, Record, record_crc};
+use uxfs_format::log::{AttrIntent, BB, BufFormat, CRC_HEADER, IcreateFormat, InodeFormat, Intent, Op, Record, record_crc};
 use uxfs_format::{DiskAddr, Geometry, Kind, attr, da, dir, inode};
 
 const KINDS: [Kind; 21] = [
@@ -116,7 +116,7 @@ pub fn replay(data: &[u8]) {
     let mut head = vec![0; BB];
     for i in 0..u64::from(g.log_bbs()) {
         let _ = image.read(start + i * BB as u64, &mut head);
-        if let Some(r) = Record::parse(&head).filter(|r| r.check(&g.uuid, g.log_bbs()).is_ok()) {
+        if let Some(r) = Record::parse(&head).filter(|r| r.len > 0 && r.check(&g.uuid, g.log_bbs()).is_ok()) {
             heads.push((start + i * BB as u64, r));
         }
     }
@@ -130,7 +130,7 @@ pub fn replay(data: &[u8]) {
         let (place, value) = (n.word() as usize % all.len(), n.byte());
         all[place] = value;
         let (header, payload) = all.split_at(hb * BB);
-        let sum = record_crc(header, hb * BB, payload);
+        let sum = record_crc(header, CRC_HEADER[0], payload);
         all[32..36].copy_from_slice(&sum.to_le_bytes());
         let _ = image.put(*at, &all);
     }

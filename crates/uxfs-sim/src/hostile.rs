@@ -9,7 +9,7 @@ use std::sync::Arc;
 use uxfs::{Allocate, AttrName, Fs, Make, Options, Rename, SetAttr, SetMode};
 use uxfs_device::{Device, DeviceRef, Memory};
 use uxfs_format::bytes::{get64, put16, put32, put64};
-use uxfs_format::log::{BB, Record, record_crc};
+use uxfs_format::log::{BB, CRC_HEADER, Record, record_crc};
 use uxfs_format::{Geometry, Kind, crc, inode};
 use uxfs_mkfs::Features;
 use uxfs_sync::{Chance, FixedClock};
@@ -188,7 +188,9 @@ pub fn damage_log(dev: &Memory, g: &Geometry, c: &Chance) -> bool {
         if dev.read(start + i * BB as u64, &mut b).is_err() {
             continue;
         }
+        // Behind the head lie headers of nothing, which the kernel writes.
         if let Some(r) = Record::parse(&b)
+            && r.len > 0
             && r.check(&g.uuid, g.log_bbs()).is_ok()
         {
             heads.push((i, r));
@@ -209,7 +211,7 @@ pub fn damage_log(dev: &Memory, g: &Geometry, c: &Chance) -> bool {
     }
     if c.below(3) > 0 {
         let (header, payload) = all.split_at(hb * BB);
-        let sum = record_crc(header, hb * BB, payload);
+        let sum = record_crc(header, CRC_HEADER[0], payload);
         all[32..36].copy_from_slice(&sum.to_le_bytes());
     }
     dev.put(start + i * BB as u64, &all).is_ok()

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
+use uxfs::{Fs, Options};
 use uxfs_check::{Form as On, Forms};
 use uxfs_device::{Device, Memory, save};
 use uxfs_format::{DiskAddr, Geometry, Kind};
@@ -143,6 +144,32 @@ fn damage_and_try(subject: &Subject, seeds: Range<u64>, seen: &Mutex<Forms>) {
         assert!(reached.get(k).is_some_and(|n| *n > 5), "{k} was reached too seldom: {reached:?}");
     }
     assert!(u64::from(noticed) > count / 10);
+}
+
+/// Logs that other kernels left: with quota, and of version 4 with records of both versions.
+#[test]
+fn damaged_logs_of_other_kernels_give_data_or_an_error() {
+    for packed in ["quota-7.2.gz", "v4-log-v1-5.10.gz", "v4-log-v2-6.1.gz"] {
+        let path = format!("{}/../uxfs/tests/logs/{packed}", env!("CARGO_MANIFEST_DIR"));
+        let o = std::process::Command::new("gzip").args(["-dc", &path]).output().unwrap();
+        assert!(o.status.success(), "{packed}: {}", String::from_utf8_lossy(&o.stderr));
+        let dirty = Memory::new(o.stdout.len() as u64);
+        dirty.put(0, &o.stdout).unwrap();
+        let (g, _) = Geometry::parse(&o.stdout).unwrap();
+        let (mut opened, mut refused) = (0, 0);
+        for seed in 0..choose((150, 1500)) {
+            let image = dirty.fork();
+            assert!(damage_log(&image, &g, &Chance::seeded(seed)), "there is no record to damage");
+            let read_only = Options { read_only: true, ..Options::default() };
+            match Fs::open(std::sync::Arc::new(image.fork()), read_only) {
+                Ok(_) => opened += 1,
+                Err(_) => refused += 1,
+            }
+            try_all(image);
+        }
+        println!("{packed}: {opened} opened, {refused} refused");
+        assert!(opened > 10 && refused > 10, "{packed}: {opened} opened, {refused} refused");
+    }
 }
 
 #[test]
