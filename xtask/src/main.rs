@@ -1,4 +1,4 @@
-//! `cargo xtask check | tidy | tools | test [--long] | matrix | holes | power-cut [--long] [--kernel] | demo`
+//! `cargo xtask check | tidy | tools | test [--long] | matrix | holes | power-cut [--long] [--kernel] [--release=NAME] | demo`
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
@@ -99,23 +99,24 @@ fn test(long: bool) -> Result<()> {
     lint()?;
     let args = ["test", "--profile", "checked", "--workspace"];
     if long {
-        with_variable(&args, "UXFS_LONG")?;
+        with_variables(&args, &[("UXFS_LONG", "1")])?;
     } else {
         cargo(&args)?;
     }
     holes()
 }
 
-fn with_variable(args: &[&str], name: &str) -> Result<()> {
-    println!("$ {name}=1 cargo {}", args.join(" "));
-    let ok = Command::new(env!("CARGO")).args(args).env(name, "1").status()?.success();
+fn with_variables(args: &[&str], set: &[(&str, &str)]) -> Result<()> {
+    let said: String = set.iter().map(|(name, value)| format!("{name}={value} ")).collect();
+    println!("$ {said}cargo {}", args.join(" "));
+    let ok = Command::new(env!("CARGO")).args(args).envs(set.iter().copied()).status()?.success();
     if ok { Ok(()) } else { bail!("cargo {} failed", args.join(" ")) }
 }
 
 /// Writes docs/matrix.md as the tests find it.
 fn matrix() -> Result<()> {
     tools()?;
-    with_variable(&["test", "--profile", "checked", "-p", "uxfs", "--test", "matrix"], "UXFS_WRITE_MATRIX")
+    with_variables(&["test", "--profile", "checked", "-p", "uxfs", "--test", "matrix"], &[("UXFS_WRITE_MATRIX", "1")])
 }
 
 /// Switches each rule of the journal, and one of locking, off, and sees the power cuts, the schedules of threads, or threads that
@@ -139,13 +140,33 @@ fn holes() -> Result<()> {
     Ok(())
 }
 
-/// Cuts random workloads, or with `kernel` those of the kernel's XFS, and more of them if `long`; says what was reached.
-fn power_cut(long: bool, kernel: bool) -> Result<()> {
+/// The kernel of a Debian release, which QEMU boots.
+fn other_kernel(release: &str) -> Result<()> {
+    packages(&["qemu-system-x86_64", "busybox", "cpio", "depmod"], &["qemu-system-x86", "busybox-static", "cpio", "kmod"])?;
+    let dir = cache("kernels").join(release);
+    if dir.join("vmlinuz").exists() {
+        return Ok(());
+    }
+    println!("$ xtask/other-kernel.sh {release} {}", dir.display());
+    let ok = Command::new("sh")
+        .arg("xtask/other-kernel.sh")
+        .args([release.as_ref(), dir.as_os_str(), cache("xfsprogs").as_os_str()])
+        .status()?;
+    if ok.success() { Ok(()) } else { bail!("cannot fetch the kernel of {release}") }
+}
+
+/// Cuts random workloads, or with `kernel` those of the kernel's XFS, and more of them if `long`; says what was reached. What a kernel
+/// recovers, that of a Debian `release` does, if one is named.
+fn power_cut(long: bool, kernel: bool, release: Option<&str>) -> Result<()> {
     tools()?;
+    if let Some(r) = release {
+        other_kernel(r)?;
+    }
     let (test, filter) = if kernel { ("kernel_cut", "") } else { ("power_cut", "random") };
     let args = ["test", "--profile", "checked", "-p", "uxfs-sim", "--test", test, filter, "--", "--nocapture"];
     let args: Vec<&str> = args.into_iter().filter(|a| !a.is_empty()).collect();
-    if long { with_variable(&args, "UXFS_LONG") } else { cargo(&args) }
+    let set: Vec<_> = long.then_some(("UXFS_LONG", "1")).into_iter().chain(release.map(|r| ("UXFS_KERNEL", r))).collect();
+    with_variables(&args, &set)
 }
 
 fn demo() -> Result<()> {
@@ -168,8 +189,13 @@ fn main() -> Result<()> {
         Some("test") => test(has("--long")),
         Some("matrix") => matrix(),
         Some("holes") => holes(),
-        Some("power-cut") => power_cut(has("--long"), has("--kernel")),
+        Some("power-cut") => {
+            let release = std::env::args().skip(2).find_map(|a| a.strip_prefix("--release=").map(str::to_string));
+            power_cut(has("--long"), has("--kernel"), release.as_deref())
+        }
         Some("demo") => demo(),
-        _ => bail!("usage: cargo xtask check | tidy | tools | test [--long] | matrix | holes | power-cut [--long] [--kernel] | demo"),
+        _ => bail!(
+            "usage: cargo xtask check | tidy | tools | test [--long] | matrix | holes | power-cut [--long] [--kernel] [--release=NAME] | demo"
+        ),
     }
 }

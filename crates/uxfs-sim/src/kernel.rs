@@ -1,9 +1,11 @@
 //! The kernel's XFS recovers an image, as a second opinion on what a power cut left, or does the work itself.
 
 mod live;
+mod other;
 mod served;
 
 pub use live::run;
+pub use other::is_old;
 
 use crate::explore::HIDDEN;
 use std::ffi::OsStr;
@@ -95,8 +97,13 @@ fn open(file: &Path) -> std::io::Result<FileDevice> {
 
 /// A program of the newest xfsprogs, which know all features; `cargo xtask tools` puts them there.
 pub fn newest(program: &str) -> String {
-    let home = || std::env::var("HOME").unwrap_or_else(|_| "/root".into()) + "/.cache";
-    std::env::var("XDG_CACHE_HOME").unwrap_or_else(|_| home()) + "/uxfs/xfsprogs/bin/" + program
+    cache().join("xfsprogs/bin").join(program).to_string_lossy().into_owned()
+}
+
+/// Where tools lie that Debian does not have.
+fn cache() -> PathBuf {
+    let home = || Path::new(&std::env::var("HOME").unwrap_or_else(|_| "/root".into())).join(".cache");
+    std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("uxfs")
 }
 
 /// A volume of `size` bytes that the newest mkfs.xfs makes with these options and that `xfs_db -x` then works on by these commands.
@@ -145,6 +152,18 @@ pub fn print_log(image: &Memory) -> Result<(), String> {
     }
 }
 
+/// Lets this machine's kernel mount images, and unmount them.
+fn mount(files: &[PathBuf], at: PathBuf) -> Result<(), String> {
+    let log = files.get(1).map(|f| loop_device(f)).transpose()?;
+    let options = log.as_ref().map_or("loop,nouuid".into(), |l| format!("loop,nouuid,logdev={}", l.2.display()));
+    let o = oracle("mount", &["-t".as_ref(), "xfs".as_ref(), "-o".as_ref(), options.as_ref(), files[0].as_ref(), at.as_ref()])?;
+    if !o.status.success() {
+        return Err(format!("the kernel does not mount it (needs root): {}", said(&o)));
+    }
+    drop(Undo("umount", &[], at));
+    Ok(())
+}
+
 /// Lets the kernel mount the images, data and then the log if it is outside, which recovers them, and unmount them; returns
 /// what it left. What it wrote itself (`own`) may have attributes that are hidden, and then goes without `xfs_repair`, which would drop
 /// all attributes of such a file and says so at length.
@@ -159,16 +178,14 @@ pub fn recover(images: &[Memory], own: bool) -> Result<Vec<Memory>, String> {
     let mut dir = Folder::new().map_err(say)?;
     let files: Vec<PathBuf> = (0..images.len()).map(|i| dir.0.join(format!("image{i}"))).collect();
     images.iter().zip(&files).try_for_each(|(i, f)| save(i, f)).map_err(say)?;
-    let log = files.get(1).map(|f| loop_device(f)).transpose()?;
-    let mnt = dir.0.join("mnt");
-    let options = log.as_ref().map_or("loop,nouuid".into(), |l| format!("loop,nouuid,logdev={}", l.2.display()));
-    let o = oracle("mount", &["-t".as_ref(), "xfs".as_ref(), "-o".as_ref(), options.as_ref(), files[0].as_ref(), mnt.as_ref()])?;
-    if !o.status.success() {
+    let mounted = match other::release() {
+        Some(release) => other::recover(&release, &cache(), &files),
+        None => mount(&files, dir.0.join("mnt")),
+    };
+    if let Err(e) = mounted {
         dir.1 = true;
-        return Err(format!("the kernel does not mount it (needs root): {}", said(&o)));
+        return Err(e);
     }
-    drop(Undo("umount", &[], mnt));
-    drop(log);
     let read = |f: &PathBuf| Memory::copy_of(&open(f)?);
     let left: Vec<Memory> = files.iter().map(read).collect::<Result<_, _>>().map_err(say)?;
     if own {

@@ -602,6 +602,7 @@ fn any_shape(seed: u64) -> Shape {
         ..Shape::default()
     };
     let shape = if half() { shape } else { of_any_form(shape, &c) };
+    let shape = if kernel::is_old() { of_old(shape) } else { shape };
     // Trees grow where blocks are small.
     let aged = seed % 3 == 1;
     let form = if aged {
@@ -630,6 +631,13 @@ fn of_any_form(shape: Shape, c: &Chance) -> Shape {
     // What creating one name in the largest directory sets aside must be there.
     let room = shape.room.map(|r| r * u64::from(block / 4096).max(1) + 32 * u64::from(form.dir_block));
     Shape { size: if large { 640 * MIB } else { 128 * MIB }, room, form, ..shape }
+}
+
+/// The same as kernels before 6.12 mount it.
+fn of_old(shape: Shape) -> Shape {
+    let Form { block, inode, .. } = shape.form;
+    let block = block.min(4096);
+    Shape { newest: false, form: Form { block, inode: inode.min(block / 2), ..shape.form }, ..shape }
 }
 
 /// A workload in which a part of a chunk of inodes lay before the first place where inodes may be, so that the kernel did not mount the volume.
