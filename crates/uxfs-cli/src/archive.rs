@@ -436,13 +436,8 @@ pub fn create(v: &Volume, root: &Path, out: impl Write, on_bytes: &dyn Fn(u64)) 
     let mut todo = vec![PathBuf::new()];
     while let Some(rel) = todo.pop() {
         let path = root.join(&rel);
-        let m = match v.meta(&path, rel.as_os_str().is_empty()) {
-            Ok(m) => m.with_context(|| format!("{}: no such file or directory", v.at(&path)))?,
-            Err(e) => {
-                p.unread.tell(&e);
-                continue;
-            }
-        };
+        let Some(m) = p.unread.read(v.meta(&path, rel.as_os_str().is_empty())) else { continue };
+        let m = m.with_context(|| format!("{}: no such file or directory", v.at(&path)))?;
         let name = if m.mode & FMT == DIR { Path::new(".").join(&rel).join("") } else { Path::new(".").join(&rel) };
         if m.mode & FMT == DIR {
             todo.extend(p.unread.or_nothing(Tree::names(v, &path)).into_iter().rev().map(|n| rel.join(n)));
@@ -482,12 +477,9 @@ impl<W: Write> Packer<'_, W> {
         let mut h = Header::new_ustar();
         let target = match (hard, m.mode & FMT) {
             (Some(t), _) => Some(t.to_path_buf()),
-            (None, LNK) => match v.read_link(path) {
-                Ok(t) => Some(t),
-                Err(e) => {
-                    self.unread.tell(&e);
-                    return Ok(());
-                }
+            (None, LNK) => match self.unread.read(v.read_link(path)) {
+                Some(t) => Some(t),
+                None => return Ok(()),
             },
             _ => None,
         };
@@ -547,14 +539,10 @@ impl<W: Write> Packer<'_, W> {
         let mut at = 0;
         while at < size {
             let want = ((size - at) as usize).min(CHUNK);
-            let n = match v.fs.read(ino, at, &mut buf[..want]).with_context(|| v.at(path)) {
-                Ok(0) => bail!("{}: is shorter than its size says", v.at(path)),
-                Ok(n) => n,
-                Err(e) => {
-                    self.unread.tell(&e);
-                    break;
-                }
-            };
+            let Some(n) = self.unread.read(v.fs.read(ino, at, &mut buf[..want]).with_context(|| v.at(path))) else { break };
+            if n == 0 {
+                bail!("{}: is shorter than its size says", v.at(path));
+            }
             out.write_all(&buf[..n])?;
             (self.on_bytes)(n as u64);
             at += n as u64;

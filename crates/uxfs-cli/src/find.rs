@@ -3,6 +3,7 @@
 use crate::change;
 use crate::place::Place;
 use crate::show;
+use crate::tree::Unread;
 use crate::volume::{self, DIR, FMT, Volume};
 use anyhow::{Context, Result, bail};
 use globset::{GlobBuilder, GlobMatcher};
@@ -299,6 +300,7 @@ pub fn find(words: &[OsString], out: &mut impl Write) -> Result<()> {
 }
 
 fn walk(v: &Volume, top: &Path, e: &Expression, out: &mut impl Write) -> Result<()> {
+    let mut unread = Unread::default();
     let mut left: Vec<(PathBuf, Stat, usize)> = vec![(top.to_path_buf(), v.resolve(top, false)?, 0)];
     while let Some((path, s, depth)) = left.pop() {
         let mut f = Found { v, path: &path, s, pruned: false };
@@ -307,13 +309,15 @@ fn walk(v: &Volume, top: &Path, e: &Expression, out: &mut impl Write) -> Result<
             out.write_all(b"\n")?;
         }
         if s.mode & FMT == DIR && depth < e.max_depth && !f.pruned {
-            for n in v.names(s.ino)?.into_iter().rev() {
-                let below = v.fs.lookup(s.ino, n.as_bytes())?;
-                left.push((path.join(n), below, depth + 1));
+            for n in unread.or_nothing(v.names(s.ino).with_context(|| v.at(&path))).into_iter().rev() {
+                let at = path.join(&n);
+                if let Some(below) = unread.read(v.fs.lookup(s.ino, n.as_bytes()).with_context(|| v.at(&at))) {
+                    left.push((at, below, depth + 1));
+                }
             }
         }
     }
-    Ok(())
+    unread.finish()
 }
 
 #[cfg(test)]

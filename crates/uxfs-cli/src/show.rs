@@ -1,7 +1,8 @@
 //! What `ls` and `stat` print.
 
+use crate::tree::Unread;
 use crate::volume::{DIR, FMT, LNK, Volume};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -99,18 +100,20 @@ pub struct Listing {
 /// It does not exist, or cannot be read.
 pub fn list(v: &Volume, path: &Path, how: Listing, out: &mut (impl Write + ?Sized)) -> Result<()> {
     let s = v.resolve(path, !how.long && !how.itself)?;
+    let mut unread = Unread::default();
     let mut rows = Vec::new();
     let dir = s.mode & FMT == DIR && !how.itself;
     if dir {
         let plain = !how.long && !how.inode;
-        let mut names = v.names(s.ino)?;
+        let mut names = unread.or_nothing(v.names(s.ino).with_context(|| v.at(path)));
         if how.all {
             names.splice(0..0, [OsString::from("."), "..".into()]);
         }
         for n in names.into_iter().filter(|n| how.all || !n.as_bytes().starts_with(b".")) {
             // Names alone need no inode.
-            let st = if plain { s } else { v.fs.lookup(s.ino, n.as_bytes())? };
-            rows.push((n, st));
+            let found = || v.fs.lookup(s.ino, n.as_bytes()).with_context(|| v.at(&path.join(&n)));
+            let st = if plain { Some(s) } else { unread.read(found()) };
+            rows.extend(st.map(|st| (n, st)));
         }
     } else {
         rows.push((path.as_os_str().to_os_string(), s));
@@ -132,11 +135,11 @@ pub fn list(v: &Volume, path: &Path, how: Listing, out: &mut (impl Write + ?Size
         out.write_all(name.as_bytes())?;
         if how.long && s.mode & FMT == LNK {
             out.write_all(b" -> ")?;
-            out.write_all(&v.fs.readlink(s.ino)?)?;
+            out.write_all(&unread.or_nothing(v.fs.readlink(s.ino).with_context(|| v.at(&path.join(name)))))?;
         }
         out.write_all(b"\n")?;
     }
-    Ok(())
+    unread.finish()
 }
 
 fn size_text(s: &Stat) -> String {

@@ -380,12 +380,14 @@ impl Unread {
         self.0 += 1;
     }
 
+    /// What was read, if it could be.
+    pub fn read<T>(&mut self, r: Result<T>) -> Option<T> {
+        r.map_err(|e| self.tell(&e)).ok()
+    }
+
     /// What was read; nothing if it could not be.
     pub fn or_nothing<T: Default>(&mut self, r: Result<T>) -> T {
-        r.unwrap_or_else(|e| {
-            self.tell(&e);
-            T::default()
-        })
+        self.read(r).unwrap_or_default()
     }
 
     /// An error if there was anything.
@@ -423,14 +425,8 @@ pub fn copy(
     let mut links = std::collections::HashMap::new();
     let mut todo = vec![(from.to_path_buf(), to.to_path_buf(), false)];
     while let Some((f, t, done)) = todo.pop() {
-        let m = match src.meta(&f, !recursive) {
-            Ok(Some(m)) => m,
-            Ok(None) => bail!("{}: vanished", src.show(&f)),
-            Err(e) => {
-                unread.tell(&e);
-                continue;
-            }
-        };
+        let Some(m) = unread.read(src.meta(&f, !recursive)) else { continue };
+        let Some(m) = m else { bail!("{}: vanished", src.show(&f)) };
         if done {
             dst.set_meta(&t, &m, &unread.or_nothing(src.xattrs(&f)))?;
             continue;
@@ -484,12 +480,9 @@ pub fn copy(
                 })?;
                 unread.or_nothing(read);
             }
-            LNK => match src.read_link(&f) {
-                Ok(target) => dst.make(&t, &m, Some(&target))?,
-                Err(e) => {
-                    unread.tell(&e);
-                    continue;
-                }
+            LNK => match unread.read(src.read_link(&f)) {
+                Some(target) => dst.make(&t, &m, Some(&target))?,
+                None => continue,
             },
             _ => dst.make(&t, &m, None)?,
         }

@@ -2,6 +2,7 @@
 
 use crate::inspect;
 use crate::place::{Source, size};
+use crate::tree::Unread;
 use crate::volume::{self, DIR, FMT, Volume};
 use anyhow::{Context, Result, bail};
 use std::collections::{BTreeMap, HashSet};
@@ -24,12 +25,13 @@ pub struct Summary {
 /// Prints what directories occupy, in KiB, as `du` does.
 ///
 /// # Errors
-/// The path does not exist.
+/// The path does not exist; what cannot be read is told and not counted.
 pub fn du(v: &Volume, top: &Path, how: Summary, out: &mut impl Write) -> Result<()> {
     let mut seen = HashSet::new();
     let first = v.resolve(top, false)?;
     // Directories stay on the stack until all below them is counted.
-    let mut stack = vec![(top.to_path_buf(), first, 0u64, names(v, &first)?)];
+    let mut unread = Unread::default();
+    let mut stack = vec![(top.to_path_buf(), first, 0u64, unread.or_nothing(names(v, top, &first)))];
     let mut row = |path: &Path, units: u64| -> Result<()> {
         write!(out, "{}\t", if how.apparent { units } else { units.div_ceil(2) })?;
         out.write_all(path.as_os_str().as_bytes())?;
@@ -39,10 +41,10 @@ pub fn du(v: &Volume, top: &Path, how: Summary, out: &mut impl Write) -> Result<
     while let Some((path, s, sum, left)) = stack.last_mut() {
         if let Some(n) = left.pop() {
             let below: PathBuf = path.join(&n);
-            let b = v.fs.lookup(s.ino, n.as_bytes())?;
+            let Some(b) = unread.read(v.fs.lookup(s.ino, n.as_bytes()).with_context(|| v.at(&below))) else { continue };
             if b.mode & FMT == DIR {
-                let entry = (below, b, 0, names(v, &b)?);
-                stack.push(entry);
+                let names = unread.or_nothing(names(v, &below, &b));
+                stack.push((below, b, 0, names));
             } else if b.nlink < 2 || seen.insert(b.ino) {
                 *sum += own(&b);
                 if how.all && !how.summarize {
@@ -60,12 +62,12 @@ pub fn du(v: &Volume, top: &Path, how: Summary, out: &mut impl Write) -> Result<
             row(&path, total)?;
         }
     }
-    Ok(())
+    unread.finish()
 }
 
 /// Names in a directory, the last first; none for anything else.
-fn names(v: &Volume, s: &uxfs::Stat) -> Result<Vec<OsString>> {
-    let mut n = if s.mode & FMT == DIR { v.names(s.ino)? } else { Vec::new() };
+fn names(v: &Volume, path: &Path, s: &uxfs::Stat) -> Result<Vec<OsString>> {
+    let mut n = if s.mode & FMT == DIR { v.names(s.ino).with_context(|| v.at(path))? } else { Vec::new() };
     n.reverse();
     Ok(n)
 }

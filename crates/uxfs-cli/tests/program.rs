@@ -564,6 +564,15 @@ fn what_cannot_be_read_is_told_and_the_rest_is_copied() {
         args.push(p.path("v.img"));
         must("xfs_db", &args.iter().map(String::as_str).collect::<Vec<_>>());
     }
+    for (verb, told, rest) in [
+        (&["find", "v.img:/top"][..], "bad", "/top/good/file 7\n"),
+        (&["du", "-a", "v.img:/top"], "bad", "\t/top/z\n"),
+        (&["ls", "-l", "v.img:/top"], "link", " z\n"),
+    ] {
+        let o = p.try_uxfs(verb);
+        let (out, err) = (String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
+        assert!(!o.status.success() && out.contains(rest) && err.contains(&format!("v.img:/top/{told}: ")), "{verb:?}: {out}{err}");
+    }
     let copied = p.try_uxfs(&["cp", "-r", "v.img:/top", "out"]);
     let packed = uxfs().args(["tar", "-c", "v.img:/top"]).current_dir(&p.dir).output().unwrap();
     let mut unpacked = std::process::Command::new("tar")
