@@ -171,6 +171,8 @@ impl Ail {
         let wanted: Vec<_> = items.iter().filter_map(|(i, r)| Some((i, i.committed(start, r)?))).collect();
         let mut l = self.list.lock();
         for (i, at) in wanted {
+            // One that wanted to stay where it was may have gone home since, and the tail have passed that place.
+            let at = if i.state().ail_lsn().is_some() { at } else { at.max(start) };
             self.insert_locked(&mut l, i, at);
         }
         l.empty_tail = l.empty_tail.max(commit);
@@ -271,5 +273,38 @@ impl Ail {
         }
         units.into_iter().for_each(|u| (u.done)(res.is_ok()));
         res.map(|()| n).map_err(JournalError::Io)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::item::{ItemState, Push};
+
+    /// Stays where it is when it is committed again, but goes home just then.
+    struct Leaves(ItemState, Arc<Ail>);
+
+    impl LogItem for Leaves {
+        fn state(&self) -> &ItemState {
+            &self.0
+        }
+        fn committed(&self, _: Lsn, _: &Regions) -> Option<Lsn> {
+            let at = self.0.ail_lsn()?;
+            self.1.remove_at(self, at);
+            Some(at)
+        }
+        fn push(&self) -> Push {
+            Push::Nothing
+        }
+    }
+
+    #[test]
+    fn an_item_that_goes_home_while_it_is_committed_does_not_take_the_tail_back() {
+        let ail = Arc::new(Ail::new(Lsn::new(1, 0), Arc::default(), Arc::default()));
+        let item: Arc<dyn LogItem> = Arc::new(Leaves(ItemState::default(), ail.clone()));
+        ail.insert(&item, Lsn::new(1, 8));
+        let regions: Regions = [vec![0; 24]].into();
+        ail.insert_checkpoint(&[(&item, &regions)], Lsn::new(1, 40), Lsn::new(1, 48));
+        assert_eq!(ail.tail(), Lsn::new(1, 40));
     }
 }
