@@ -514,7 +514,6 @@ fn volumes_with_a_metadata_directory_are_read_only() {
     assert!(!o.status.success() && text(&o).contains("metadir; they can be opened read-only"), "{}", text(&o));
 }
 
-/// What we show of a structure, xfs_db shows, too.
 #[test]
 fn volumes_with_a_realtime_device_are_read_but_for_what_lies_there() {
     let p = Place::new("realtime");
@@ -594,6 +593,7 @@ fn what_cannot_be_read_is_told_and_the_rest_is_copied() {
     }
 }
 
+/// What we show of a structure, xfs_db shows, too.
 fn dumps_as_xfs_db(p: &Place, img: &str, ours: &[&str], theirs: &[&str]) {
     let squeezed = |s: &str| s.split_whitespace().collect::<Vec<_>>().join(" ");
     let args: Vec<&str> = ["-r"].into_iter().chain(theirs.iter().flat_map(|c| ["-c", c])).collect();

@@ -117,7 +117,7 @@ fn quota_records_of_the_kernel_are_recovered() {
         String::from_utf8(said.stdout).unwrap().trim().to_string()
     };
     // What lies there is not what the log says.
-    assert_ne!(limit("-u 40", "blk_softlimit"), "blk_softlimit = 3072");
+    assert_ne!(limit("-u 40", "blk_softlimit"), "diskdq.blk_softlimit = 3072");
 
     let fs = img.open();
     assert!(fs.was_recovered());
