@@ -40,7 +40,13 @@ pub enum CheckError {
     Unsupported(String),
     /// The device failed.
     #[error("cannot read the volume: {0}")]
-    Io(#[from] std::io::Error),
+    Io(std::io::Error),
+}
+
+impl From<std::io::Error> for CheckError {
+    fn from(e: std::io::Error) -> CheckError {
+        CheckError::Io(e)
+    }
 }
 
 /// Incompatible features that the checker knows.

@@ -260,7 +260,7 @@ pub enum Cmd {
         #[arg(required = true, value_name = "IMG:/PATH", allow_hyphen_values = true, trailing_var_arg = true)]
         words: Vec<OsString>,
     },
-    /// Show what two trees differ in; exit 0 if in nothing, 1 if they differ
+    /// Show what two trees differ in; exit 0 if in nothing, 1 if they differ, 2 if that cannot be told
     Diff {
         /// Names, types and data only
         #[arg(long)]
@@ -343,7 +343,7 @@ pub enum Cmd {
     },
     /// Recover a dirty volume, so that its log is clean
     Recover { image: OsString },
-    /// Check a volume: exit 0 if it is sound, 1 if damaged, 2 if sound with a dirty log
+    /// Check a volume: exit 0 if it is sound, 1 if damaged, 2 if sound with a dirty log, 8 if it cannot be checked
     Check {
         /// Findings as JSON
         #[arg(long)]

@@ -43,13 +43,34 @@ fn warn(text: &str) {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse_from(helper_form(std::env::args_os().collect()))) {
+    let args = helper_form(std::env::args_os().collect());
+    let cli = Cli::try_parse_from(&args).unwrap_or_else(|e| {
+        if e.use_stderr() && args.iter().any(|a| a == "check") {
+            let _ = e.print();
+            std::process::exit(WRONG_USE);
+        }
+        e.exit()
+    });
+    let trouble = trouble(&cli.command);
+    match run(cli) {
         Ok(code) => code,
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("uxfs: {e:#}");
-            ExitCode::FAILURE
+            ExitCode::from(trouble)
         }
+    }
+}
+
+/// Exit code of a check that was asked for wrongly, as fsck has it: the usual one says that a log is dirty.
+const WRONG_USE: i32 = 16;
+
+/// Exit code where a command fails. Where 1 is an answer, it is that of fsck, or of diff.
+fn trouble(cmd: &Cmd) -> u8 {
+    match cmd {
+        Cmd::Check { .. } => 8,
+        Cmd::Diff { .. } => 2,
+        _ => 1,
     }
 }
 

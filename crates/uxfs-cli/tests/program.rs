@@ -162,6 +162,13 @@ fn check_tells_sound_damaged_and_dirty_apart() {
     assert_eq!(o.status.code(), Some(1));
     let out = text(&o);
     assert!(out.contains("\"agf-btreeblks\"") && out.contains("\"sound\": false"), "{out}");
+    // Neither is the answer where there is none.
+    for (args, code) in
+        [(&["check", "no.img"][..], 8), (&["check", "."], 8), (&["check", "--jsn", "v.img"], 16), (&["diff", "v.img", "no.img"], 2)]
+    {
+        let o = p.try_uxfs(args);
+        assert_eq!(o.status.code(), Some(code), "{args:?}: {}", text(&o));
+    }
     // What there is, damaged or not: a tree in each of four groups, two directories.
     let (forms, json) = (text(&p.try_uxfs(&["check", "--forms", "v.img"])), text(&p.try_uxfs(&["check", "--forms", "--json", "v.img"])));
     let has = |form: &str, levels: &str, number: &str| {

@@ -43,7 +43,7 @@ pub enum JournalError {
     Shutdown(String),
     /// The device failed.
     #[error("log: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
     /// The log is not sound.
     #[error("log at basic block {block}: {what}")]
     Corrupt {
@@ -55,6 +55,12 @@ pub enum JournalError {
     /// The log holds what this program does not know.
     #[error("log: {0}")]
     Unsupported(String),
+}
+
+impl From<io::Error> for JournalError {
+    fn from(e: io::Error) -> JournalError {
+        JournalError::Io(e)
+    }
 }
 
 /// The latch that ends all writing: set once, by the first failure.

@@ -65,7 +65,13 @@ pub enum MkfsError {
     Option(String),
     /// The device failed.
     #[error("cannot write the volume: {0}")]
-    Io(#[from] std::io::Error),
+    Io(std::io::Error),
+}
+
+impl From<std::io::Error> for MkfsError {
+    fn from(e: std::io::Error) -> MkfsError {
+        MkfsError::Io(e)
+    }
 }
 
 const MIB: u64 = 1 << 20;

@@ -8,7 +8,7 @@ use uxfs_journal::JournalError;
 /// Result of the engine.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation failed.
+/// Why an operation failed. The text says all of it: there is no source to ask for more.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The device failed.
@@ -21,7 +21,7 @@ pub enum Error {
     },
     /// A structure on disk does not hold.
     #[error("corrupt: {0}")]
-    Corrupt(#[from] Corruption),
+    Corrupt(Corruption),
     /// An inode's structures do not hold.
     #[error("corrupt: inode {} {what}", ino.0)]
     CorruptInode {
@@ -125,6 +125,12 @@ impl Error {
             Error::Stale => 116,
             Error::Busy(_) => 16,
         }
+    }
+}
+
+impl From<Corruption> for Error {
+    fn from(e: Corruption) -> Error {
+        Error::Corrupt(e)
     }
 }
 
