@@ -1,7 +1,8 @@
 #!/bin/sh
 # Puts the kernel of a Debian release into a folder of its own, with an initial file system that recovers the XFS volume on the first
-# disk (its log on the second, if there is one), looks at it with online scrub where the kernel has it, and says so on the console.
-# QEMU boots it without KVM in some seconds. Nothing else on the machine changes.
+# disk (its log on the second, if there is one), looks at it with online scrub where the kernel has it, and says so on the console;
+# or, with uxfs.start=PROGRAM among the kernel's options, runs that program of the volume. QEMU boots it without KVM in some seconds.
+# Nothing else on the machine changes.
 # Usage: other-kernel.sh RELEASE DIR XFSPROGS    (bullseye: 5.10, bookworm: 6.1, trixie: 6.12, sid: the newest)
 set -eu
 release=$1 dir=$2 xfsprogs=$3
@@ -34,9 +35,9 @@ modules=$work/root/lib/modules/$version
 init=$work/init
 mkdir -p "$init/bin" "$init/dev" "$init/proc" "$init/sys" "$init/mnt" "$init/lib/modules/$version"
 cp "$(command -v busybox)" "$init/bin/busybox"
-for p in sh mount umount modprobe dmesg poweroff tail sed grep tr; do ln -s busybox "$init/bin/$p"; done
+for p in sh mount umount modprobe dmesg poweroff tail sed grep tr switch_root; do ln -s busybox "$init/bin/$p"; done
 /sbin/depmod -b "$work/root" "$version" 2> /dev/null
-for m in $(awk -F: '$1 ~ /(fs\/xfs\/xfs|virtio\/virtio_pci|block\/virtio_blk)\.ko/ { print $1 $2 }' "$modules/modules.dep"); do
+for m in $(awk -F: '$1 ~ /(fs\/xfs\/xfs|virtio\/virtio_pci|block\/(virtio_blk|loop)|fuse\/fuse)\.ko/ { print $1 $2 }' "$modules/modules.dep"); do
     mkdir -p "$init/lib/modules/$version/${m%/*}"
     case $m in
         *.xz) xz -dc "$modules/$m" > "$init/lib/modules/$version/${m%.xz}" ;;
@@ -55,8 +56,14 @@ export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
-for m in virtio_pci virtio_blk xfs; do modprobe $m 2> /dev/null; done
+for m in virtio_pci virtio_blk xfs fuse loop; do modprobe $m 2> /dev/null; done
 echo "uxfs: begin"
+start=$(sed -n 's/.*uxfs\.start=\([^ ]*\).*/\1/p' /proc/cmdline)
+if [ -n "$start" ]; then
+    mount -t xfs /dev/vda /mnt
+    for d in proc sys dev; do mount --move /$d /mnt/$d; done
+    exec switch_root /mnt "$start"
+fi
 [ -b /dev/vdb ] && options="-o logdev=/dev/vdb" || options=
 if mount -t xfs $options /dev/vda /mnt; then
     if [ -d /scrub ]; then
@@ -75,4 +82,5 @@ mkdir -p "$dir"
 ( cd "$init" && find . | cpio -o -H newc 2> /dev/null | gzip -1 > "$dir/initrd" )
 kernel=$(find "$work/root" -name "vmlinuz*" -type f | head -n 1)
 cp "$kernel" "$dir/vmlinuz"
+cp "$0" "$dir"
 echo "Linux $version"

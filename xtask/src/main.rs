@@ -1,4 +1,5 @@
-//! `cargo xtask check | tidy | tools | test [--long] | matrix | holes | power-cut [--long] [--kernel] [--release=NAME] | demo`
+//! `cargo xtask check | tidy | tools | test [--long] | matrix | holes | power-cut [--long] [--kernel] [--release=NAME] | mounts --release=NAME |
+//! demo`
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
@@ -144,14 +145,13 @@ fn holes() -> Result<()> {
 fn other_kernel(release: &str) -> Result<()> {
     packages(&["qemu-system-x86_64", "busybox", "cpio", "depmod"], &["qemu-system-x86", "busybox-static", "cpio", "kmod"])?;
     let dir = cache("kernels").join(release);
-    if dir.join("vmlinuz").exists() {
+    // What the kernel boots into is made by the script, which may have changed since.
+    let script = "xtask/other-kernel.sh";
+    if std::fs::read(dir.join("other-kernel.sh")).ok() == Some(std::fs::read(script)?) {
         return Ok(());
     }
-    println!("$ xtask/other-kernel.sh {release} {}", dir.display());
-    let ok = Command::new("sh")
-        .arg("xtask/other-kernel.sh")
-        .args([release.as_ref(), dir.as_os_str(), cache("xfsprogs").as_os_str()])
-        .status()?;
+    println!("$ {script} {release} {}", dir.display());
+    let ok = Command::new("sh").arg(script).args([release.as_ref(), dir.as_os_str(), cache("xfsprogs").as_os_str()]).status()?;
     if ok.success() { Ok(()) } else { bail!("cannot fetch the kernel of {release}") }
 }
 
@@ -169,6 +169,36 @@ fn power_cut(long: bool, kernel: bool, release: Option<&str>) -> Result<()> {
     with_variables(&args, &set)
 }
 
+/// Tests that mount, by the name of their file.
+const MOUNTS: [&str; 6] = ["data", "logdev", "mount", "posix", "stalled", "suites"];
+
+/// Runs the tests that mount under the kernel of a Debian release.
+fn mounts(release: &str) -> Result<()> {
+    tools()?;
+    packages(&["chattr", "strip"], &["e2fsprogs", "binutils"])?;
+    other_kernel(release)?;
+    let args = ["test", "--profile", "checked", "-p", "uxfs-cli", "-p", "uxfs-fuse", "--no-run", "--message-format=json"];
+    println!("$ cargo {}", args.join(" "));
+    let built = Command::new(env!("CARGO")).args(args).stderr(std::process::Stdio::inherit()).output()?;
+    if !built.status.success() {
+        bail!("the tests cannot be built");
+    }
+    // Each line describes one program.
+    let said = String::from_utf8(built.stdout)?;
+    let program = |kind: &str, name: &str| {
+        let (kind, name) = (format!("\"kind\":[\"{kind}\"]"), format!("\"name\":\"{name}\""));
+        let line = said.lines().find(|l| l.contains(&kind) && l.contains(&name) && l.contains("\"executable\":\""));
+        let path = line.and_then(|l| l.split("\"executable\":\"").nth(1)?.split('"').next());
+        path.with_context(|| format!("no {name} was built"))
+    };
+    let tests = MOUNTS.iter().map(|name| program("test", name)).collect::<Result<Vec<_>>>()?;
+    let (kernel, all) = (cache("kernels").join(release), cache(""));
+    println!("$ xtask/mounts-elsewhere.sh {} ...", kernel.display());
+    let mut c = Command::new("sh");
+    c.arg("xtask/mounts-elsewhere.sh").arg(kernel).arg(all).arg(program("bin", "uxfs")?).args(tests);
+    if c.status()?.success() { Ok(()) } else { bail!("not all tests pass under the kernel of {release}") }
+}
+
 fn demo() -> Result<()> {
     // Without it only root can mount; the demo goes on without a mount then.
     if let Err(e) = packages(&["fusermount3"], &["fuse3"]) {
@@ -182,6 +212,7 @@ fn demo() -> Result<()> {
 fn main() -> Result<()> {
     std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?;
     let has = |flag: &str| std::env::args().skip(2).any(|a| a == flag);
+    let release = std::env::args().skip(2).find_map(|a| a.strip_prefix("--release=").map(str::to_string));
     match std::env::args().nth(1).as_deref() {
         Some("check") => check(),
         Some("tidy") => tidy::run(),
@@ -189,13 +220,12 @@ fn main() -> Result<()> {
         Some("test") => test(has("--long")),
         Some("matrix") => matrix(),
         Some("holes") => holes(),
-        Some("power-cut") => {
-            let release = std::env::args().skip(2).find_map(|a| a.strip_prefix("--release=").map(str::to_string));
-            power_cut(has("--long"), has("--kernel"), release.as_deref())
-        }
+        Some("power-cut") => power_cut(has("--long"), has("--kernel"), release.as_deref()),
+        Some("mounts") => mounts(&release.context("of which release? --release=bookworm, trixie, sid")?),
         Some("demo") => demo(),
         _ => bail!(
-            "usage: cargo xtask check | tidy | tools | test [--long] | matrix | holes | power-cut [--long] [--kernel] [--release=NAME] | demo"
+            "usage: cargo xtask check | tidy | tools | test [--long] | matrix | holes | power-cut [--long] [--kernel] [--release=NAME] | \
+             mounts --release=NAME | demo"
         ),
     }
 }

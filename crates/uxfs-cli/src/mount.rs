@@ -209,6 +209,9 @@ fn serve(r: Request, dir: &Path) -> Result<()> {
     if let Some(Err(e)) = &control {
         crate::warn(&format!("uxfs stats will not work: {e:#}"));
     }
+    if let Some(what) = uxfs_fuse::is_missing(&mounted, r.front.cache) {
+        crate::warn(what);
+    }
     let (session, unmounter) = mounted.into_parts();
     detach()?;
     let tx2 = tx.clone();

@@ -39,7 +39,7 @@ fn kernel_leaves_a_dirty_log(p: &Place, name: &str) {
 #[test]
 fn a_log_outside_is_used_and_recovered_by_us_and_by_the_kernel() {
     let p = Place::new("logdev");
-    p.uxfs(&["mkfs", "-d", "size=300m", "-l", "logdev=log,size=64m", "data.img"]);
+    p.uxfs(&["mkfs", "-c", "options=lts_6.6", "-d", "size=300m", "-l", "logdev=log,size=64m", "data.img"]);
     repaired(&p);
     // Whoever does not name the log is told so, and whoever names one that is not needed.
     let o = p.try_uxfs(&["ls", "data.img:/"]);

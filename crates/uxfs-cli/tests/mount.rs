@@ -1,5 +1,6 @@
 //! A mounted volume under load, unmounted, killed, and recovered by the kernel and by uxfs.
 
+#[expect(dead_code, reason = "shared with tests that use more of it")]
 mod common;
 
 use common::*;
@@ -10,7 +11,6 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use uxfs_transport::offer_io_uring;
 
 /// A load that ends with the test.
 struct Load(Vec<Child>);
@@ -71,7 +71,7 @@ fn shuffle(at: &Path, n: u32) {
 
 #[test]
 fn what_eight_processes_did_is_there_for_the_kernel() {
-    let _offered = offer_io_uring().unwrap();
+    let _offered = rings();
     for (name, args, options) in [
         ("default", &["-q", "-d", "size=2g,file"][..], ""),
         ("sectors", &["-q", "-s", "size=4096", "-d", "size=1g,file"], ""),
@@ -101,7 +101,7 @@ fn what_eight_processes_did_is_there_for_the_kernel() {
 
 #[test]
 fn after_a_kill_the_kernel_and_uxfs_recover_the_same() {
-    let _offered = offer_io_uring().unwrap();
+    let _offered = rings();
     for (i, args) in [&["-q", "-d", "size=1g,file"][..], &["-q", "-s", "size=4096", "-d", "size=600m,agcount=9,file"]].iter().enumerate() {
         let p = Place::new(&format!("kill{i}"));
         p.image("v.img", 0);
@@ -132,7 +132,7 @@ fn after_a_kill_the_kernel_and_uxfs_recover_the_same() {
 
 #[test]
 fn a_log_that_the_kernel_left_dirty_is_recovered_as_the_kernel_does() {
-    let _offered = offer_io_uring().unwrap();
+    let _offered = rings();
     for (i, args) in [&["-q", "-d", "size=1g,file"][..], &["-q", "-s", "size=4096", "-d", "size=600m,agcount=5,file"]].iter().enumerate() {
         let p = Place::new(&format!("theirs{i}"));
         p.image("v.img", 0);
@@ -243,7 +243,7 @@ fn a_mounted_image_is_refused_to_others_and_a_signal_unmounts_it() {
 
 #[test]
 fn a_signal_closes_a_busy_mount_cleanly() {
-    let _offered = offer_io_uring().unwrap();
+    let _offered = rings();
     ["commit=1", "commit=1,io_uring"].into_iter().for_each(busy_is_closed);
 }
 

@@ -29,15 +29,17 @@ fn passed(config: &str, at: &Path, other: &Path) -> (BTreeSet<String>, String) {
 fn pjdfstest_passes_what_passes_on_the_kernels_xfs() {
     let p = Place::new("pjdfstest");
     let config = p.path("pjdfstest.toml");
+    let birth = if linux(6, 6) { "stat_st_birthtime = {}\n" } else { "" };
     std::fs::write(
         &config,
-        "[features]\nposix_fallocate = {}\nrename_ctime = {}\nstat_st_birthtime = {}\nutime_now = {}\nutimensat = {}\n\
-         [settings]\nnaptime = 0.02\nallow_remount = false\n\
-         [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]\n",
+        "[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\n".to_string()
+            + birth
+            + "[settings]\nnaptime = 0.02\nallow_remount = false\n\
+             [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]\n",
     )
     .unwrap();
     for image in ["kernel.img", "v.img"] {
-        p.uxfs(&["mkfs", "-q", "-d", "size=300m", image]);
+        p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.6", "-d", "size=300m", image]);
     }
     let (known, failed) = {
         let k = p.kernel("kernel.img", "loop");
@@ -57,19 +59,20 @@ fn pjdfstest_passes_what_passes_on_the_kernels_xfs() {
 fn fsx_finds_nothing() {
     let p = Place::new("fsx");
     let config = p.path("fsx.toml");
-    std::fs::write(
-        &config,
-        "flen = 4194304\n[opsize]\nmax = 262144\nmin = 1\n[weights]\nclose_open = 1.0\nread = 10.0\nwrite = 10.0\nmapread = 10.0\n\
-         mapwrite = 10.0\ntruncate = 5.0\ninvalidate = 1.0\nfsync = 1.0\nfdatasync = 1.0\nposix_fallocate = 2.0\npunch_hole = 3.0\n\
-         sendfile = 2.0\nposix_fadvise = 1.0\ncopy_file_range = 3.0\n",
-    )
-    .unwrap();
+    let weights = |maps| {
+        format!(
+            "flen = 4194304\n[opsize]\nmax = 262144\nmin = 1\n[weights]\nclose_open = 1.0\nread = 10.0\nwrite = 10.0\nmapread = {maps}\n\
+             mapwrite = {maps}\ntruncate = 5.0\ninvalidate = {maps}\nfsync = 1.0\nfdatasync = 1.0\nposix_fallocate = 2.0\npunch_hole = 3.0\n\
+             sendfile = 2.0\nposix_fadvise = 1.0\ncopy_file_range = 3.0\n"
+        )
+    };
     p.uxfs(&["mkfs", "-q", "-d", "size=300m", "v.img"]);
     let steps = if std::env::var_os("UXFS_LONG").is_some() { "60000" } else { "3000" };
     for (n, options) in ["cache=none", "cache=writethrough", "cache=writeback", "cache=none,iomode=dontcache", "cache=none,memory=16m"]
         .into_iter()
         .enumerate()
     {
+        std::fs::write(&config, weights(if maps_files(options) { "10.0" } else { "0.0" })).unwrap();
         let m = p.serve("v.img", options);
         for seed in 2 * n..2 * n + 2 {
             let file = m.path(&format!("file {}", seed % 2));

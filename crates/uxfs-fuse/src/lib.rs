@@ -13,6 +13,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use uxfs::{Fs, IoMode};
+use uxfs_transport::abi::init;
 pub use uxfs_transport::{Guests, Mounted, Unmounter, unmount};
 
 /// Where file data is cached, once. The volume is opened to match: see [`CacheMode::is_ours`].
@@ -53,4 +54,10 @@ pub struct Options {
 /// The kernel or fusermount3 refused.
 pub fn mount(fs: Arc<Fs>, dir: &Path, o: &Options) -> io::Result<Mounted> {
     uxfs_transport::mount(Arc::new(front::Front::new(fs, o.cache, o.io_mode)), dir, &o.mount)
+}
+
+/// What programs on a mount have to do without, as the kernel is too old for it.
+pub fn is_missing(m: &Mounted, cache: CacheMode) -> Option<&'static str> {
+    let maps = cache != CacheMode::None || m.agreed() & init::DIRECT_IO_ALLOW_MMAP != 0;
+    (!maps).then_some("with cache=none this kernel maps no file for changes (Linux 6.6 and later do)")
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use uxfs::Fs;
 use uxfs_device::{DeviceRef, Faulty, Memory};
 use uxfs_fuse::{CacheMode, Unmounter};
-use uxfs_transport::offer_io_uring;
+use uxfs_transport::{Offer, offer_io_uring};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 400 * MIB;
@@ -20,6 +20,7 @@ const SIZE: u64 = 400 * MIB;
 const READERS: u64 = 8;
 /// So many that chance does not put nearly all of them into one group.
 const DIRECTORIES: usize = 16;
+const RINGS: &str = "/sys/module/fuse/parameters/enable_uring";
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// A mounted volume, which is unmounted, and its device let go, also if the test fails.
@@ -39,7 +40,8 @@ impl Mount {
         let o = uxfs::Options { commit: 0, cache: cache.is_ours(), ..uxfs::Options::default() };
         let fs = Arc::new(Fs::open(dev.clone(), o).unwrap());
         let mut o = uxfs_fuse::Options { cache, ..uxfs_fuse::Options::default() };
-        o.mount.io_uring = io_uring;
+        // Where the kernel has none, without.
+        o.mount.io_uring = io_uring && Path::new(RINGS).exists();
         let (session, unmounter) = uxfs_fuse::mount(fs.clone(), &at, &o).unwrap().into_parts();
         Mount { fs, dev, at, session: Some(session), unmounter: Some(unmounter) }
     }
@@ -70,6 +72,11 @@ impl Drop for Mount {
     }
 }
 
+/// Requests may come over io_uring while this lives; none where the kernel has no such thing (before Linux 6.14).
+fn rings() -> Option<Offer> {
+    Path::new(RINGS).exists().then(|| offer_io_uring().unwrap())
+}
+
 fn wait_until(what: &str, ready: impl Fn() -> bool) {
     let begun = Instant::now();
     while !ready() {
@@ -98,7 +105,7 @@ fn work(dir: &Path, other: &Path) -> std::io::Result<()> {
 /// through the same mount goes on.
 #[test]
 fn what_waits_for_the_device_stops_nobody_else() {
-    let _offered = offer_io_uring().unwrap();
+    let _offered = rings();
     for cache in [CacheMode::None, CacheMode::Writethrough, CacheMode::Writeback] {
         for (reading, io_uring) in [(true, false), (false, false), (true, true), (false, true)] {
             let base: DeviceRef = Arc::new(Memory::new(SIZE));
@@ -157,7 +164,7 @@ fn what_waits_for_the_device_stops_nobody_else() {
 #[test]
 fn what_waits_for_the_log_stops_no_reader() {
     const FILES: u64 = 40;
-    let _offered = offer_io_uring().unwrap();
+    let _offered = rings();
     for (cache, io_uring) in [CacheMode::None, CacheMode::Writethrough].into_iter().flat_map(|c| [(c, false), (c, true)]) {
         let base: DeviceRef = Arc::new(Memory::new(SIZE));
         uxfs_mkfs::format(&*base, &uxfs_mkfs::Options::new(SIZE, [5; 16])).unwrap();
@@ -194,7 +201,7 @@ fn what_waits_for_the_log_stops_no_reader() {
 /// What was written to a file is lost: each process that was there when somebody was told of it is told, once.
 #[test]
 fn each_process_is_told_once_of_what_is_lost() {
-    let _offered = offer_io_uring().unwrap();
+    let _offered = rings();
     for (cache, io_uring) in [(CacheMode::Writethrough, false), (CacheMode::Writeback, false), (CacheMode::Writeback, true)] {
         let base: DeviceRef = Arc::new(Memory::new(SIZE));
         uxfs_mkfs::format(&*base, &uxfs_mkfs::Options::new(SIZE, [5; 16])).unwrap();

@@ -47,9 +47,15 @@ const REST: Duration = Duration::from_millis(500);
 pub struct Mounted {
     session: JoinHandle<io::Result<()>>,
     unmounter: Unmounter,
+    agreed: u64,
 }
 
 impl Mounted {
+    /// What the kernel and the server agreed on, of [`abi::init`].
+    pub fn agreed(&self) -> u64 {
+        self.agreed
+    }
+
     /// The mount's end, and what ends it.
     pub fn into_parts(self) -> (JoinHandle<io::Result<()>>, Unmounter) {
         (self.session, self.unmounter)
@@ -73,8 +79,8 @@ impl Unmounter {
     }
 }
 
-/// Agrees with the kernel on what is spoken.
-fn shake_hands(serve: &dyn Serve, fd: &OwnedFd, io_uring: bool) -> io::Result<()> {
+/// Agrees with the kernel on what is spoken; returns that.
+fn shake_hands(serve: &dyn Serve, fd: &OwnedFd, io_uring: bool) -> io::Result<u64> {
     let gone = || io::Error::new(io::ErrorKind::NotConnected, "the mount went before it was used");
     let mut buf = classic::room();
     loop {
@@ -94,7 +100,7 @@ fn shake_hands(serve: &dyn Serve, fd: &OwnedFd, io_uring: bool) -> io::Result<()
                 send(Ok(()), &answer);
                 // Without flags it asks again.
                 if flags != 0 {
-                    return Ok(());
+                    return Ok(flags);
                 }
             }
             Err(e) => {
@@ -113,11 +119,11 @@ pub fn mount(serve: Arc<dyn Serve>, dir: &Path, o: &Options) -> io::Result<Mount
     let dir = dir.canonicalize()?;
     let fd = Arc::new(attach::mount(&dir, o)?);
     let unmounter = Unmounter { fd: fd.clone(), dir };
-    let session = shake_hands(&*serve, &fd, o.io_uring).and_then(|()| start(serve, &unmounter, o));
-    let session = session.inspect_err(|_| _ = unmount(&unmounter.dir, true))?;
+    let started = shake_hands(&*serve, &fd, o.io_uring).and_then(|agreed| Ok((agreed, start(serve, &unmounter, o)?)));
+    let (agreed, session) = started.inspect_err(|_| _ = unmount(&unmounter.dir, true))?;
     // Only root may; it works without.
     let _ = read_far_ahead(&unmounter.dir);
-    Ok(Mounted { session, unmounter })
+    Ok(Mounted { session, unmounter, agreed })
 }
 
 /// Starts the threads; the handle is of one that waits until all have ended, or one has failed.

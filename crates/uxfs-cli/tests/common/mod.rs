@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use uxfs_transport::Offer;
 
 /// A folder that goes when it is dropped, and the mounts below it.
 pub struct Place {
@@ -52,6 +53,29 @@ fn odd_lines(out: &str) -> Vec<String> {
         "Only one AG detected",
     ];
     out.lines().filter(|l| !l.is_empty() && !usual.iter().any(|u| l.starts_with(u))).map(str::to_string).collect()
+}
+
+/// True on that version of Linux or a later one: what FUSE asks a server depends on it (docs/mounting.md).
+pub fn linux(major: u32, minor: u32) -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (major, minor)
+}
+
+/// True if files can be mapped for changes on a mount with such options.
+pub fn maps_files(options: &str) -> bool {
+    linux(6, 6) || !options.contains("none")
+}
+
+/// Requests may come over io_uring while this lives; none where the kernel has no such thing (before Linux 6.14).
+pub fn rings() -> Option<Offer> {
+    match uxfs_transport::offer_io_uring() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            eprintln!("this kernel has no FUSE over io_uring: what is to be tried so is tried without");
+            None
+        }
+        offer => Some(offer.unwrap()),
+    }
 }
 
 impl Place {
@@ -118,14 +142,17 @@ impl Place {
         Mount { at }
     }
 
-    /// Mounts with the program under test, in the foreground, so that its process is known.
+    /// Mounts with the program under test, in the foreground, so that its process is known; over io_uring only where there is that.
     pub fn serve(&self, name: &str, options: &str) -> Server {
+        let has_rings = Path::new("/sys/module/fuse/parameters/enable_uring").exists();
+        let options: Vec<&str> = options.split(',').filter(|o| has_rings || *o != "io_uring").collect();
+        let options = options.join(",");
         let at = self.dir.join(format!("mount-{name}"));
         std::fs::create_dir_all(&at).unwrap();
         let mut c = uxfs();
         c.args(["mount", "-f"]).current_dir(&self.dir).stderr(Stdio::piped());
         if !options.is_empty() {
-            c.args(["-o", options]);
+            c.args(["-o", &options]);
         }
         let mut child = c.arg(name).arg(&at).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
