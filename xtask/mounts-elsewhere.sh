@@ -13,7 +13,7 @@ mkdir -p "$root/usr/bin" "$root/usr/sbin" "$root/usr/lib" "$root/usr/lib64"
 for d in bin sbin lib lib64; do ln -s usr/$d "$root/$d"; done
 # shellcheck disable=SC2046
 packages=$(apt-cache depends --recurse --installed --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances \
-    $(dpkg-query -W -f '${Essential} ${Package}\n' | sed -n 's/^yes //p') xfsprogs fuse3 attr acl dbench stress-ng e2fsprogs linux-libc-dev |
+    $(dpkg-query -W -f '${Essential} ${Package}\n' | sed -n 's/^yes //p') xfsprogs procps fuse3 attr acl dbench stress-ng e2fsprogs linux-libc-dev |
     grep '^[a-z0-9]' | sort -u)
 for p in $packages; do dpkg -L "$p" 2> /dev/null || true; done | grep -vE '^/\.$|^/usr/share/(doc|man|info|locale)/' | sort -u > "$work/files"
 # Of what a package names, this machine may lack something.
@@ -34,7 +34,7 @@ mount -t devpts devpts /dev/pts
 failed=
 for t in /tests/*; do
     echo "\${t##*/} on Linux \$(uname -r)"
-    \$t --test-threads=1 2>&1 || failed=1
+    \$t --test-threads=1 --color=never 2>&1 || failed=1
 done
 [ -n "\$failed" ] || echo "uxfs: all passed"
 busybox poweroff -f

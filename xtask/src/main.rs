@@ -175,7 +175,7 @@ const MOUNTS: [&str; 6] = ["data", "logdev", "mount", "posix", "stalled", "suite
 /// Runs the tests that mount under the kernel of a Debian release.
 fn mounts(release: &str) -> Result<()> {
     tools()?;
-    packages(&["chattr", "strip"], &["e2fsprogs", "binutils"])?;
+    packages(&["chattr", "strip", "kill"], &["e2fsprogs", "binutils", "procps"])?;
     other_kernel(release)?;
     let args = ["test", "--profile", "checked", "-p", "uxfs-cli", "-p", "uxfs-fuse", "--no-run", "--message-format=json"];
     println!("$ cargo {}", args.join(" "));

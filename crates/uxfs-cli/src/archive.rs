@@ -440,7 +440,7 @@ pub fn create(v: &Volume, root: &Path, out: impl Write, on_bytes: &dyn Fn(u64)) 
         let m = m.with_context(|| format!("{}: no such file or directory", v.at(&path)))?;
         let name = if m.mode & FMT == DIR { Path::new(".").join(&rel).join("") } else { Path::new(".").join(&rel) };
         if m.mode & FMT == DIR {
-            todo.extend(p.unread.or_nothing(Tree::names(v, &path)).into_iter().rev().map(|n| rel.join(n)));
+            todo.extend(Tree::names(v, &path, &mut p.unread).into_iter().rev().map(|n| rel.join(n)));
         }
         if m.mode & FMT == 0o140_000 {
             crate::warn(&format!("{}: sockets are left out", v.at(&path)));

@@ -2,7 +2,7 @@
 
 use crate::attributes;
 use crate::place::{Place, Source};
-use crate::tree::{CHUNK, Host, Meta, Tree};
+use crate::tree::{CHUNK, Host, Meta, Tree, Unread};
 use crate::volume::{self, DIR, FMT, LNK, REG};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ pub struct How {
 /// Prints what differs between two trees, each in a volume or on the host; true if nothing does.
 ///
 /// # Errors
-/// One of them cannot be read.
+/// What cannot be read is told and passed over: then that.
 pub fn diff(a: &OsStr, b: &OsStr, how: How, out: &mut impl Write) -> Result<bool> {
     let host = Host { atimes: true };
     // What is no place in a volume is an image, unless it is a directory of the host.
@@ -42,11 +42,12 @@ pub fn diff(a: &OsStr, b: &OsStr, how: How, out: &mut impl Write) -> Result<bool
 type Side<'a> = (&'a dyn Tree, &'a Path);
 
 fn trees(a: Side<'_>, b: Side<'_>, how: How, out: &mut impl Write) -> Result<bool> {
-    let mut same = true;
+    let (mut same, mut unread) = (true, Unread::default());
     let mut left = vec![PathBuf::new()];
     while let Some(rel) = left.pop() {
         let (p, q) = (join(a.1, &rel), join(b.1, &rel));
-        let (x, y) = (a.0.meta(&p, false)?, b.0.meta(&q, false)?);
+        let (x, y) = (unread.read(a.0.meta(&p, false)), unread.read(b.0.meta(&q, false)));
+        let (Some(x), Some(y)) = (x, y) else { continue };
         let (x, y) = match (x, y) {
             (Some(x), Some(y)) => (x, y),
             (None, None) => anyhow::bail!("{}: no such file or directory", a.0.show(&p)),
@@ -57,16 +58,16 @@ fn trees(a: Side<'_>, b: Side<'_>, how: How, out: &mut impl Write) -> Result<boo
                 continue;
             }
         };
-        for what in differences((a.0, &p, &x), (b.0, &q, &y), how)? {
+        for what in unread.or_nothing(differences((a.0, &p, &x), (b.0, &q, &y), how)) {
             writeln!(out, "{} and {} differ: {what}", a.0.show(&p), b.0.show(&q))?;
             same = false;
         }
         if x.mode & FMT == DIR && y.mode & FMT == DIR {
-            let names: BTreeSet<_> = a.0.names(&p)?.into_iter().chain(b.0.names(&q)?).collect();
+            let names: BTreeSet<_> = a.0.names(&p, &mut unread).into_iter().chain(b.0.names(&q, &mut unread)).collect();
             left.extend(names.into_iter().rev().map(|n| rel.join(n)));
         }
     }
-    Ok(same)
+    unread.finish().map(|()| same)
 }
 
 fn join(top: &Path, rel: &Path) -> PathBuf {

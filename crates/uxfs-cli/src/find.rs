@@ -309,7 +309,7 @@ fn walk(v: &Volume, top: &Path, e: &Expression, out: &mut impl Write) -> Result<
             out.write_all(b"\n")?;
         }
         if s.mode & FMT == DIR && depth < e.max_depth && !f.pruned {
-            for n in unread.or_nothing(v.names(s.ino).with_context(|| v.at(&path))).into_iter().rev() {
+            for n in unread.names(v, &path, s.ino).into_iter().rev() {
                 let at = path.join(&n);
                 if let Some(below) = unread.read(v.fs.lookup(s.ino, n.as_bytes()).with_context(|| v.at(&at))) {
                     left.push((at, below, depth + 1));

@@ -105,7 +105,7 @@ pub fn list(v: &Volume, path: &Path, how: Listing, out: &mut (impl Write + ?Size
     let dir = s.mode & FMT == DIR && !how.itself;
     if dir {
         let plain = !how.long && !how.inode;
-        let mut names = unread.or_nothing(v.names(s.ino).with_context(|| v.at(path)));
+        let mut names = unread.names(v, path, s.ino);
         if how.all {
             names.splice(0..0, [OsString::from("."), "..".into()]);
         }

@@ -52,8 +52,8 @@ pub trait Tree {
     fn show(&self, path: &Path) -> String;
     /// What is at a path; `None` if nothing is.
     fn meta(&self, path: &Path, follow: bool) -> Result<Option<Meta>>;
-    /// Names in a directory.
-    fn names(&self, path: &Path) -> Result<Vec<OsString>>;
+    /// Names in a directory, as far as they can be read.
+    fn names(&self, path: &Path, unread: &mut Unread) -> Vec<OsString>;
     /// Where a symbolic link leads.
     fn read_link(&self, path: &Path) -> Result<PathBuf>;
     /// Attributes.
@@ -115,8 +115,8 @@ impl Tree for Volume {
         }))
     }
 
-    fn names(&self, path: &Path) -> Result<Vec<OsString>> {
-        Volume::names(self, self.resolve(path, false)?.ino).with_context(|| self.at(path))
+    fn names(&self, path: &Path, unread: &mut Unread) -> Vec<OsString> {
+        unread.read(self.resolve(path, false)).map(|s| unread.names(self, path, s.ino)).unwrap_or_default()
     }
 
     fn read_link(&self, path: &Path) -> Result<PathBuf> {
@@ -252,11 +252,12 @@ impl Tree for Host {
         }))
     }
 
-    fn names(&self, path: &Path) -> Result<Vec<OsString>> {
-        let list = std::fs::read_dir(path).with_context(|| self.show(path))?;
-        let mut v: Vec<OsString> = list.map(|e| Ok(e?.file_name())).collect::<Result<_>>()?;
+    fn names(&self, path: &Path, unread: &mut Unread) -> Vec<OsString> {
+        let list = unread.read(std::fs::read_dir(path).with_context(|| self.show(path)));
+        let name = |e: std::io::Result<std::fs::DirEntry>| Ok(e.with_context(|| self.show(path))?.file_name());
+        let mut v: Vec<OsString> = list.into_iter().flatten().map_while(|e| unread.read(name(e))).collect();
         v.sort();
-        Ok(v)
+        v
     }
 
     fn read_link(&self, path: &Path) -> Result<PathBuf> {
@@ -390,6 +391,13 @@ impl Unread {
         self.read(r).unwrap_or_default()
     }
 
+    /// Names in a directory, without the dots, sorted, as far as they can be read.
+    pub fn names(&mut self, v: &Volume, path: &Path, ino: u64) -> Vec<OsString> {
+        let (names, read) = v.names_there_are(ino);
+        self.or_nothing(read.with_context(|| v.at(path)));
+        names
+    }
+
     /// An error if there was anything.
     ///
     /// # Errors
@@ -439,7 +447,7 @@ pub fn copy(
                 None => dst.make(&t, &m, None)?,
             }
             todo.push((f.clone(), t.clone(), true));
-            todo.extend(unread.or_nothing(src.names(&f)).into_iter().rev().map(|n| (f.join(&n), t.join(&n), false)));
+            todo.extend(src.names(&f, &mut unread).into_iter().rev().map(|n| (f.join(&n), t.join(&n), false)));
             continue;
         }
         if there.is_some_and(|d| d.mode & FMT == DIR) {

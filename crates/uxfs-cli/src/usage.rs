@@ -31,7 +31,7 @@ pub fn du(v: &Volume, top: &Path, how: Summary, out: &mut impl Write) -> Result<
     let first = v.resolve(top, false)?;
     // Directories stay on the stack until all below them is counted.
     let mut unread = Unread::default();
-    let mut stack = vec![(top.to_path_buf(), first, 0u64, unread.or_nothing(names(v, top, &first)))];
+    let mut stack = vec![(top.to_path_buf(), first, 0u64, names(v, top, &first, &mut unread))];
     let mut row = |path: &Path, units: u64| -> Result<()> {
         write!(out, "{}\t", if how.apparent { units } else { units.div_ceil(2) })?;
         out.write_all(path.as_os_str().as_bytes())?;
@@ -43,7 +43,7 @@ pub fn du(v: &Volume, top: &Path, how: Summary, out: &mut impl Write) -> Result<
             let below: PathBuf = path.join(&n);
             let Some(b) = unread.read(v.fs.lookup(s.ino, n.as_bytes()).with_context(|| v.at(&below))) else { continue };
             if b.mode & FMT == DIR {
-                let names = unread.or_nothing(names(v, &below, &b));
+                let names = names(v, &below, &b, &mut unread);
                 stack.push((below, b, 0, names));
             } else if b.nlink < 2 || seen.insert(b.ino) {
                 *sum += own(&b);
@@ -66,10 +66,10 @@ pub fn du(v: &Volume, top: &Path, how: Summary, out: &mut impl Write) -> Result<
 }
 
 /// Names in a directory, the last first; none for anything else.
-fn names(v: &Volume, path: &Path, s: &uxfs::Stat) -> Result<Vec<OsString>> {
-    let mut n = if s.mode & FMT == DIR { v.names(s.ino).with_context(|| v.at(path))? } else { Vec::new() };
+fn names(v: &Volume, path: &Path, s: &uxfs::Stat, unread: &mut Unread) -> Vec<OsString> {
+    let mut n = if s.mode & FMT == DIR { unread.names(v, path, s.ino) } else { Vec::new() };
     n.reverse();
-    Ok(n)
+    n
 }
 
 /// Prints how much of volumes is used, as `df` does.

@@ -135,17 +135,22 @@ impl Volume {
     /// Names in a directory, without the dots, sorted.
     ///
     /// # Errors
-    /// It is no directory.
+    /// It is no directory, or not all of it can be read.
     pub fn names(&self, ino: u64) -> Result<Vec<OsString>> {
-        let mut out = Vec::new();
-        self.fs.readdir(ino, 0, &mut |e| {
+        let (names, read) = self.names_there_are(ino);
+        Ok(read.map(|()| names)?)
+    }
+
+    /// The same, as far as they can be read, and whether that is all.
+    pub fn names_there_are(&self, ino: u64) -> (Vec<OsString>, uxfs::Result<()>) {
+        let mut names = Vec::new();
+        let read = self.fs.readdir_past_damage(ino, &mut |e| {
             if e.name != b"." && e.name != b".." {
-                out.push(OsString::from_vec(e.name));
+                names.push(OsString::from_vec(e.name));
             }
-            true
-        })?;
-        out.sort();
-        Ok(out)
+        });
+        names.sort();
+        (names, read)
     }
 
     /// Makes a directory, and those above it if `parents`; then one that is there already will do.

@@ -555,6 +555,10 @@ fn what_cannot_be_read_is_told_and_the_rest_is_copied() {
         std::fs::create_dir_all(p.dir.join("top").join(d)).unwrap();
         (0..40).for_each(|i| std::fs::write(p.dir.join(format!("top/{d}/file {i}")), format!("{d} {i}")).unwrap());
     }
+    for d in ["many", "hashes"] {
+        std::fs::create_dir_all(p.dir.join("top").join(d)).unwrap();
+        (0..400).for_each(|i| std::fs::write(p.dir.join(format!("top/{d}/a file of many {i:03}")), format!("{d} {i}")).unwrap());
+    }
     for f in ["a", "lost", "z"] {
         std::fs::write(p.dir.join("top").join(f), f.repeat(100_000)).unwrap();
     }
@@ -564,6 +568,8 @@ fn what_cannot_be_read_is_told_and_the_rest_is_copied() {
         ("bad", "dblock 0; write -d bhdr.hdr.magic 0"),
         ("lost", "write -d u3.bmx[0].startblock 99999999"),
         ("link", "dblock 0; write -d magic 0"),
+        ("many", "dblock 1; write -d dhdr.hdr.magic 0"),
+        ("hashes", "dblock 8388608; write -d lhdr.info.hdr.magic 0"),
     ] {
         let mut args = vec!["-x".to_string(), "-c".into(), format!("path /top/{path}")];
         field.split("; ").for_each(|c| args.extend(["-c".to_string(), c.into()]));
@@ -590,14 +596,32 @@ fn what_cannot_be_read_is_told_and_the_rest_is_copied() {
     assert!(unpacked.wait().unwrap().success());
     for (o, to) in [(copied, "out"), (packed, "unpacked")] {
         let said = String::from_utf8_lossy(&o.stderr);
-        assert!(!o.status.success() && said.contains("3 files or directories could not be read"), "{said}");
-        for path in ["bad", "lost", "link"] {
+        assert!(!o.status.success() && said.contains("4 files or directories could not be read"), "{said}");
+        for path in ["bad", "lost", "link", "many"] {
             assert!(said.lines().any(|l| l.contains(&format!("v.img:/top/{path}: "))), "{path}: {said}");
         }
-        for same in ["good", "a", "z"] {
+        for same in ["good", "a", "z", "hashes"] {
             must("diff", &["-r", &p.path(&format!("top/{same}")), &p.path(&format!("{to}/{same}"))]);
         }
+        // But for one block of names.
+        let some = std::fs::read_dir(p.dir.join(to).join("many")).unwrap().map(|e| e.unwrap().file_name()).collect::<Vec<_>>();
+        assert!((200..400).contains(&some.len()), "{}", some.len());
+        for f in some {
+            let [was, is] = ["top", to].map(|t| std::fs::read(p.dir.join(t).join("many").join(&f)).unwrap());
+            assert_eq!(was, is, "{f:?}");
+        }
     }
+    // What cannot be read is no difference.
+    let o = p.try_uxfs(&["diff", "v.img:/top", "top"]);
+    let said = text(&o);
+    let is_named = |start: &str| said.lines().any(|l| l.starts_with(start));
+    assert!(o.status.code() == Some(2) && !is_named("only") && is_named("uxfs: v.img:/top/many/a file of many"), "{said}");
+    // A mount gives what lies before the damage, and then says that there is some.
+    let m = p.serve("v.img", "ro");
+    let listed = std::fs::read_dir(m.at.join("top/many")).unwrap().map(|e| e.map(drop).map_err(|e| e.raw_os_error())).collect::<Vec<_>>();
+    assert!((50..200).contains(&listed.len()) && listed.iter().filter(|e| e.is_err()).eq([&Err(Some(117))]), "{listed:?}");
+    must("diff", &["-r", &p.path("top/hashes"), &m.path("top/hashes")]);
+    m.unmount();
 }
 
 /// What we show of a structure, xfs_db shows, too.

@@ -3,11 +3,15 @@
 use crate::WriteRequest;
 use io_uring::{IoUring, opcode, types};
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 /// Writes handed to the kernel at once.
 pub(crate) const DEPTH: u32 = 64;
+/// How often the kernel may take nothing for want of memory, a millisecond apart.
+const MOST_REFUSALS: u32 = 10_000;
 
 /// A ring that one batch uses at a time.
 pub(crate) struct Ring(Mutex<IoUring>);
@@ -43,11 +47,16 @@ impl Ring {
                 }
                 queued += 1;
             }
-            let mut reaped = 0;
+            let (mut reaped, mut refused) = (0, 0);
             while reaped < queued {
                 match ring.submit_and_wait(queued - reaped) {
                     Ok(_) => {}
-                    Err(e) if e.raw_os_error() == Some(libc_eintr()) => {}
+                    Err(e) if is(&e, &[Errno::INTR]) => {}
+                    // The host is short of memory: what is queued stays so.
+                    Err(e) if is(&e, &[Errno::AGAIN, Errno::BUSY, Errno::NOMEM]) && refused < MOST_REFUSALS => {
+                        refused += 1;
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
                     Err(e) => {
                         // Nothing may be left in flight over borrowed memory: without completions there is no safe way on.
                         if ring.completion().is_empty() && !ring.submission().is_empty() {
@@ -77,6 +86,6 @@ impl Ring {
     }
 }
 
-fn libc_eintr() -> i32 {
-    rustix::io::Errno::INTR.raw_os_error()
+fn is(e: &io::Error, any: &[Errno]) -> bool {
+    any.iter().any(|n| e.raw_os_error() == Some(n.raw_os_error()))
 }

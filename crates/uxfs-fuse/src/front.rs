@@ -364,7 +364,11 @@ impl Serve for Front {
             }
             into.add_known(&self.entry(&s), e.next, &e.name)
         });
-        listed.map_err(errno)
+        match listed {
+            // The kernel gets what was read, asks for more, and is told then.
+            Err(_) if !into.is_empty() => Ok(()),
+            r => r.map_err(errno),
+        }
     }
 
     fn ioctl(&self, by: Caller, file: File, call: u32, input: &[u8]) -> Result<Vec<u8>> {

@@ -295,6 +295,11 @@ impl Listing<'_> {
         self.add_bytes(&[e.wire().as_bytes(), d.as_bytes()], name)
     }
 
+    /// True if nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// True if there is room for attributes and a name of `len` bytes.
     pub fn has_room(&self, len: usize) -> bool {
         self.into.len() - self.len >= padded(size_of::<EntryOut>() + size_of::<Dirent>() + len)

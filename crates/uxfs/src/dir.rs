@@ -20,6 +20,9 @@ use uxfs_format::hash::name_hash;
 use uxfs_format::inode::{Format, mode};
 use uxfs_format::{Ino, Kind, dir};
 
+/// Bytes of a directory in which each entry may be looked at for one name: to find all of its names so takes seconds then.
+const MOST_LOOKED_AT: usize = 2 << 20;
+
 /// An entry that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -157,7 +160,7 @@ pub fn init(tp: &mut Trans, inode: &Arc<Inode>, parent: Ino) -> Result<()> {
     inode.log(tp, uxfs_format::log::ino_field::DDATA)
 }
 
-/// Finds a name.
+/// Finds a name. Where the names' hashes are damaged, whoever only reads the volume has each entry looked at.
 ///
 /// # Locks
 /// The caller has the directory, shared at least.
@@ -170,12 +173,28 @@ pub fn lookup(src: &mut impl Source, inode: &Arc<Inode>, name: &[u8]) -> Result<
     if name == b"." {
         return Ok(Some(Found { ino: inode.ino, ftype: 2, addr: 0 }));
     }
-    match form {
+    let found = match form {
         Form::Short => Ok(shortform::lookup(&inode.data(), name)),
         Form::Block => block::lookup(&d, src, name),
         Form::Leaf => leaf::lookup(&d, src, name),
         Form::Node => node::lookup(&d, src, name),
+    };
+    match found {
+        Err(e) if e.is_damage() && inode.vol.is_read_only() && d.data_blocks() as usize * d.size <= MOST_LOOKED_AT => {
+            look_at_each(inode, name)?.ok_or(e).map(Some)
+        }
+        found => found,
     }
+}
+
+/// Finds a name among all that can be read.
+fn look_at_each(inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Found>> {
+    let mut found = None;
+    list(inode, 0, &mut |_| Ok(()), &mut |e| {
+        found = (e.name == name).then_some(Found { ino: e.ino, ftype: e.ftype, addr: 0 });
+        found.is_none()
+    })?;
+    Ok(found)
 }
 
 /// Where a name is, or would be: who changes it goes on from there, as far as the transaction still has the blocks on the way.
@@ -291,7 +310,7 @@ pub fn replace(tp: &mut Trans, inode: &Arc<Inode>, name: &[u8], ino: Ino, ftype:
 /// The directory is corrupt.
 pub fn is_empty(inode: &Arc<Inode>) -> Result<bool> {
     let mut seen = false;
-    list(inode, 0, &mut |e| {
+    list(inode, 0, &mut Err, &mut |e| {
         seen |= e.name != b"." && e.name != b"..";
         !seen
     })?;
@@ -299,45 +318,58 @@ pub fn is_empty(inode: &Arc<Inode>) -> Result<bool> {
 }
 
 /// Hands entries on from cookie `from` (0 at the start), `.` and `..` first, until `emit` returns false for one it did not take.
+/// `on_damage` is told of each block that cannot be read, and whether to go on behind it is its answer.
 ///
 /// # Locks
 /// The caller has the directory, shared at least. Nothing is held while `emit` runs but that.
 ///
 /// # Errors
 /// The directory is corrupt.
-pub fn list(inode: &Arc<Inode>, from: u64, emit: &mut dyn FnMut(Entry) -> bool) -> Result<()> {
+pub fn list(
+    inode: &Arc<Inode>,
+    from: u64,
+    on_damage: &mut dyn FnMut(Error) -> Result<()>,
+    emit: &mut dyn FnMut(Entry) -> bool,
+) -> Result<()> {
     let d = Dir::of(inode);
-    let vol = inode.vol.clone();
-    let mut src = Reader(&vol);
-    if d.form()? == Form::Short {
+    let form = d.form()?;
+    if form == Form::Short {
         return shortform::list(inode, from, emit);
     }
-    let block_form = d.form()? == Form::Block;
-    let per_block = d.size as u64 / 8;
-    let first = (from / per_block) as u32;
+    let first = (from / (d.size as u64 / 8)) as u32;
     for db in first..d.data_blocks() {
-        let b = if block_form {
-            d.read_block(&mut src)?
-        } else {
-            match d.fork.read_if(&mut src, d.data_block(db), Kind::DirData)? {
-                Some(b) => b,
-                None => continue,
-            }
-        };
-        let bytes = b.data().clone();
-        for item in dir::data_items(&bytes) {
-            let item = item.map_err(|what| d.fork.corrupt(what))?;
-            let dir::Item::Entry(e) = item else { continue };
-            if u64::from(d.addr(db, e.at)) < from {
-                continue;
-            }
-            let next = u64::from(d.addr(db, item.end()));
-            if !emit(Entry { name: e.name.to_vec(), ino: e.ino, ftype: e.ftype, next }) {
-                return Ok(());
-            }
+        match list_block(&d, form, db, from, emit) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(e) if e.is_damage() => on_damage(e)?,
+            Err(e) => return Err(e),
         }
     }
     Ok(())
+}
+
+/// Hands on the entries of one block; false if `emit` did not take one.
+fn list_block(d: &Dir, form: Form, db: u32, from: u64, emit: &mut dyn FnMut(Entry) -> bool) -> Result<bool> {
+    let vol = d.inode().vol.clone();
+    let mut src = Reader(&vol);
+    let block = match form {
+        Form::Block => Some(d.read_block(&mut src)?),
+        _ => d.fork.read_if(&mut src, d.data_block(db), Kind::DirData)?,
+    };
+    let Some(block) = block else { return Ok(true) };
+    let bytes = block.data().clone();
+    for item in dir::data_items(&bytes) {
+        let item = item.map_err(|what| d.fork.corrupt(what))?;
+        let dir::Item::Entry(e) = item else { continue };
+        if u64::from(d.addr(db, e.at)) < from {
+            continue;
+        }
+        let next = u64::from(d.addr(db, item.end()));
+        if !emit(Entry { name: e.name.to_vec(), ino: e.ino, ftype: e.ftype, next }) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Checks a name that is to be entered.

@@ -99,6 +99,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// True if what lies on the device cannot be read; what lies elsewhere may well be.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Error::Io { .. } | Error::Corrupt(_) | Error::CorruptInode { .. })
+    }
+
     /// The number that a system call would give.
     pub fn errno(&self) -> i32 {
         match self {

@@ -411,8 +411,35 @@ impl Fs {
     /// Hands directory entries on from a cookie, until `emit` returns false for one it did not take.
     ///
     /// # Errors
-    /// The directory is corrupt.
+    /// The directory is corrupt; what lies before that was handed on.
     pub fn readdir(&self, ino: u64, from: u64, emit: &mut dyn FnMut(Entry) -> bool) -> Result<()> {
+        self.each_entry(ino, from, &mut Err, emit)
+    }
+
+    /// Hands all entries of a directory on that can be read, also behind those that cannot.
+    ///
+    /// # Errors
+    /// The directory is corrupt: the first of what could not be read.
+    pub fn readdir_past_damage(&self, ino: u64, emit: &mut dyn FnMut(Entry)) -> Result<()> {
+        let mut damage = None;
+        let mut note = |e| {
+            damage.get_or_insert(e);
+            Ok(())
+        };
+        self.each_entry(ino, 0, &mut note, &mut |e| {
+            emit(e);
+            true
+        })?;
+        damage.map_or(Ok(()), Err)
+    }
+
+    fn each_entry(
+        &self,
+        ino: u64,
+        from: u64,
+        on_damage: &mut dyn FnMut(Error) -> Result<()>,
+        emit: &mut dyn FnMut(Entry) -> bool,
+    ) -> Result<()> {
         let _open = self.enter()?;
         let i = self.inode(ino)?;
         // Entries are gathered first: the receiver may look inodes up, which a writer that waits for this directory would stop.
@@ -420,13 +447,13 @@ impl Fs {
         let mut batch = Vec::new();
         let mut at = from;
         loop {
-            {
+            let listed = {
                 let _l = i.lock_shared();
-                dir::list(&i, at, &mut |e| {
+                dir::list(&i, at, on_damage, &mut |e| {
                     batch.push(e);
                     batch.len() < most
-                })?;
-            }
+                })
+            };
             let full = batch.len() >= most;
             let goes_on = without_op(|| {
                 batch.drain(..).all(|e| {
@@ -434,7 +461,11 @@ impl Fs {
                     emit(e)
                 })
             });
-            if !full || !goes_on {
+            if !goes_on {
+                return Ok(());
+            }
+            listed?;
+            if !full {
                 return Ok(());
             }
         }

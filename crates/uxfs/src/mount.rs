@@ -155,6 +155,12 @@ fn unsupported(what: impl Into<String>) -> Error {
     Error::Unsupported { what: what.into() }
 }
 
+/// True if the recovery of a dirty log goes on after what is replayed: what is half done is finished, and the log made clean, if only in
+/// memory. Volumes of version 4 are not written, not even there: what is half done stays so, and takes nothing but space.
+fn finishes(g: &Geometry, dirty: bool) -> bool {
+    dirty && g.v5()
+}
+
 /// Refuses by name what cannot be opened as asked.
 fn check_features(g: &Geometry, sb: &Superblock, read_only: bool) -> Result<()> {
     let unknown = g.incompat & !READ;
@@ -255,8 +261,7 @@ impl Mount {
         }
         // What was replayed is home and flushed. The log begins anew, at the first intent that is not done, or what holds its tail like one.
         state.tail = pending.oldest().unwrap_or(state.head);
-        // Volumes of version 4 are not written, not even in memory: there what is half done stays so, and takes nothing but space.
-        let (read_only, writable) = (o.read_only, !o.read_only || dirty && g.v5());
+        let (read_only, writable) = (o.read_only, !o.read_only || finishes(&g, dirty));
         let mount = Self::assemble((dev, log_dev), g, &sb, o, &state, dirty)?;
         if writable {
             mount.finish_open(&sb, pending, dirty)?;
@@ -299,7 +304,7 @@ impl Mount {
             counters: Default::default(),
             chance: Chance::seeded(seed),
             clock: o.clock,
-            read_only: AtomicBool::new(o.read_only && !(dirty && g.v5())),
+            read_only: AtomicBool::new(o.read_only && !finishes(&g, dirty)),
             reproducible: o.reproducible,
             grpid: o.grpid,
             wsync: o.wsync,
@@ -426,7 +431,7 @@ impl Mount {
         self.stop_timer();
         let vol = self.vol();
         // What was recovered into memory becomes clean there.
-        let res = if vol.is_read_only() && !(self.recovered && vol.geo.v5()) { Ok(()) } else { self.close() };
+        let res = if vol.is_read_only() && !finishes(&vol.geo, self.recovered) { Ok(()) } else { self.close() };
         self.stop_discards();
         self.names.files.stop();
         vol.journal.stop();
