@@ -14,6 +14,9 @@ pub struct Cli {
     /// Device or file with the log, for volumes that have it outside
     #[arg(long, global = true, value_name = "FILE")]
     pub logdev: Option<PathBuf>,
+    /// Read volumes as they lie there, without what a dirty log holds, also one that cannot be recovered
+    #[arg(long, global = true)]
+    pub norecovery: bool,
     /// What to do.
     #[command(subcommand)]
     pub command: Cmd,

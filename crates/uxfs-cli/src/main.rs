@@ -120,6 +120,12 @@ fn run(cli: Cli) -> Result<ExitCode> {
     if let Some(path) = cli.logdev {
         place::set_log_device(path);
     }
+    if cli.norecovery {
+        if matches!(cli.command, Cmd::Mount { .. }) {
+            bail!("for a mount it is -o norecovery");
+        }
+        volume::never_recover();
+    }
     match cli.command {
         Cmd::Mkfs(m) => make::mkfs(&m, out)?,
         Cmd::Mount { options, foreground, image, dir } => mount::mount(&image, &dir, &options, foreground)?,

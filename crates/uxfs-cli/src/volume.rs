@@ -5,6 +5,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use uxfs::{Error, Fs, Make, Options, Stat};
 
 /// Symbolic links followed on one path, as the kernel allows.
@@ -17,6 +18,14 @@ pub const DIR: u16 = 0o040_000;
 pub const REG: u16 = 0o100_000;
 /// A symbolic link.
 pub const LNK: u16 = 0o120_000;
+
+/// True if volumes are read as they lie there.
+static AS_IT_LIES: AtomicBool = AtomicBool::new(false);
+
+/// Notes `--norecovery`.
+pub fn never_recover() {
+    AS_IT_LIES.store(true, Ordering::Relaxed);
+}
 
 /// An open volume and how messages name it.
 pub struct Volume {
@@ -55,9 +64,18 @@ impl Volume {
     /// # Errors
     /// It is in use, no volume, damaged, or has features that are not supported.
     pub fn open(source: &Source, write: bool) -> Result<Volume> {
-        let name = source.name();
-        let o = Options { read_only: !write, ..Options::default() };
-        let fs = Fs::open(source.devices(write)?, o).with_context(|| format!("cannot open {name}"))?;
+        let (name, norecovery) = (source.name(), AS_IT_LIES.load(Ordering::Relaxed));
+        if write && norecovery {
+            bail!("{name}: with --norecovery nothing can be changed");
+        }
+        let open = |norecovery| -> Result<Fs> {
+            Ok(Fs::open(source.devices(write)?, Options { read_only: !write, norecovery, ..Options::default() })?)
+        };
+        let fs = open(norecovery).with_context(|| {
+            let can_be_read = !write && !norecovery && open(true).is_ok_and(|fs| fs.unmount().is_ok());
+            let hint = if can_be_read { " (with --norecovery it is read as it lies there)" } else { "" };
+            format!("cannot open {name}{hint}")
+        })?;
         Ok(Volume { fs, name })
     }
 

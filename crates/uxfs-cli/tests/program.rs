@@ -555,6 +555,8 @@ fn what_cannot_be_read_is_told_and_the_rest_is_copied() {
         std::fs::create_dir_all(p.dir.join("top").join(d)).unwrap();
         (0..40).for_each(|i| std::fs::write(p.dir.join(format!("top/{d}/file {i}")), format!("{d} {i}")).unwrap());
     }
+    std::fs::create_dir_all(p.dir.join("top/one")).unwrap();
+    (0..40).for_each(|i| std::fs::write(p.dir.join(format!("top/one/f{i}")), format!("one {i}")).unwrap());
     for d in ["many", "hashes"] {
         std::fs::create_dir_all(p.dir.join("top").join(d)).unwrap();
         (0..400).for_each(|i| std::fs::write(p.dir.join(format!("top/{d}/a file of many {i:03}")), format!("{d} {i}")).unwrap());
@@ -568,6 +570,7 @@ fn what_cannot_be_read_is_told_and_the_rest_is_copied() {
         ("bad", "dblock 0; write -d bhdr.hdr.magic 0"),
         ("lost", "write -d u3.bmx[0].startblock 99999999"),
         ("link", "dblock 0; write -d magic 0"),
+        ("one/f7", "write -d core.magic 0"),
         ("many", "dblock 1; write -d dhdr.hdr.magic 0"),
         ("hashes", "dblock 8388608; write -d lhdr.info.hdr.magic 0"),
     ] {
@@ -596,13 +599,16 @@ fn what_cannot_be_read_is_told_and_the_rest_is_copied() {
     assert!(unpacked.wait().unwrap().success());
     for (o, to) in [(copied, "out"), (packed, "unpacked")] {
         let said = String::from_utf8_lossy(&o.stderr);
-        assert!(!o.status.success() && said.contains("4 files or directories could not be read"), "{said}");
-        for path in ["bad", "lost", "link", "many"] {
+        assert!(!o.status.success() && said.contains("5 files or directories could not be read"), "{said}");
+        for path in ["bad", "lost", "link", "many", "one/f7"] {
             assert!(said.lines().any(|l| l.contains(&format!("v.img:/top/{path}: "))), "{path}: {said}");
         }
         for same in ["good", "a", "z", "hashes"] {
             must("diff", &["-r", &p.path(&format!("top/{same}")), &p.path(&format!("{to}/{same}"))]);
         }
+        // The inode's neighbours are in one cluster with it.
+        std::fs::write(p.dir.join(to).join("one/f7"), "one 7").unwrap();
+        must("diff", &["-r", &p.path("top/one"), &p.path(&format!("{to}/one"))]);
         // But for one block of names.
         let some = std::fs::read_dir(p.dir.join(to).join("many")).unwrap().map(|e| e.unwrap().file_name()).collect::<Vec<_>>();
         assert!((200..400).contains(&some.len()), "{}", some.len());
@@ -621,6 +627,44 @@ fn what_cannot_be_read_is_told_and_the_rest_is_copied() {
     let listed = std::fs::read_dir(m.at.join("top/many")).unwrap().map(|e| e.map(drop).map_err(|e| e.raw_os_error())).collect::<Vec<_>>();
     assert!((50..200).contains(&listed.len()) && listed.iter().filter(|e| e.is_err()).eq([&Err(Some(117))]), "{listed:?}");
     must("diff", &["-r", &p.path("top/hashes"), &m.path("top/hashes")]);
+    m.unmount();
+}
+
+/// What a dirty log holds cannot be had, since it is damaged: what lies on the volume can.
+#[test]
+fn a_volume_whose_log_cannot_be_recovered_is_read_as_it_lies() {
+    let p = Place::new("norecovery");
+    p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.1", "-d", "size=300m", "v.img"]);
+    std::fs::write(p.dir.join("kept"), "kept").unwrap();
+    p.uxfs(&["cp", "kept", "v.img:/kept"]);
+    let k = p.kernel("v.img", "loop");
+    (0..200).for_each(|i| std::fs::write(k.at.join(format!("new {i}")), "new").unwrap());
+    must("xfs_io", &["-x", "-c", "shutdown -f", k.at.to_str().unwrap()]);
+    drop(k);
+    assert_eq!(p.uxfs(&["ls", "v.img"]).lines().count(), 201);
+    assert_eq!(p.uxfs(&["--norecovery", "ls", "v.img"]), "kept\n");
+    let number = |field: &str| -> u64 {
+        let said = must("xfs_db", &["-r", "-c", "sb 0", "-c", &format!("p {field}"), &p.path("v.img")]);
+        said.rsplit('=').next().unwrap().trim().parse().unwrap()
+    };
+    let (start, blocks) = (number("logstart"), number("logblocks"));
+    let at = must("xfs_db", &["-r", "-c", "sb 0", "-c", &format!("convert fsblock {start} byte"), &p.path("v.img")]);
+    let at: u64 = at.split(['(', ')']).nth(1).unwrap().parse().unwrap();
+    let f = std::fs::File::options().write(true).open(p.dir.join("v.img")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&f, &vec![0x5a; blocks as usize * 4096], at).unwrap();
+    for args in [&["ls", "v.img"][..], &["cp", "v.img:/kept", "out"], &["tar", "-c", "v.img:/"]] {
+        let o = p.try_uxfs(args);
+        assert!(!o.status.success() && text(&o).contains("with --norecovery it is read as it lies there"), "{}", text(&o));
+        p.uxfs(&[&["--norecovery"], args].concat());
+    }
+    assert_eq!(std::fs::read_to_string(p.dir.join("out")).unwrap(), "kept");
+    for args in [&["rm", "v.img:/kept"][..], &["recover", "v.img"], &["cp", "kept", "v.img:/more"]] {
+        let o = p.try_uxfs(&[&["--norecovery"], args].concat());
+        assert!(!o.status.success() && text(&o).contains("nothing can be changed"), "{args:?}: {}", text(&o));
+        assert!(!text(&p.try_uxfs(args)).contains("norecovery"), "{args:?}");
+    }
+    let m = p.serve("v.img", "norecovery");
+    assert_eq!(std::fs::read_to_string(m.at.join("kept")).unwrap(), "kept");
     m.unmount();
 }
 

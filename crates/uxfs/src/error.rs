@@ -30,6 +30,12 @@ pub enum Error {
         /// What does not hold.
         what: &'static str,
     },
+    /// The log does not hold.
+    #[error("corrupt: {what}")]
+    CorruptLog {
+        /// What does not hold, and where.
+        what: String,
+    },
     /// The volume or the operation uses what this program does not have.
     #[error("not supported: {what}")]
     Unsupported {
@@ -110,7 +116,7 @@ impl Error {
             // A host that is full says so; anything else is just a failed device.
             Error::Io { error, .. } if error.raw_os_error() == Some(28) => 28,
             Error::Io { .. } | Error::Shutdown { .. } => 5,
-            Error::Corrupt(_) | Error::CorruptInode { .. } => 117,
+            Error::Corrupt(_) | Error::CorruptInode { .. } | Error::CorruptLog { .. } => 117,
             Error::Unsupported { .. } => 95,
             Error::ReadOnly => 30,
             Error::NoSpace => 28,
@@ -154,7 +160,7 @@ impl From<JournalError> for Error {
             JournalError::Shutdown(why) => Error::Shutdown { why },
             JournalError::Io(error) => Error::Io { at: DiskAddr(0), error },
             JournalError::Unsupported(what) => Error::Unsupported { what },
-            e @ JournalError::Corrupt { .. } => Error::Io { at: DiskAddr(0), error: io::Error::other(e.to_string()) },
+            e @ JournalError::Corrupt { .. } => Error::CorruptLog { what: e.to_string() },
         }
     }
 }

@@ -174,8 +174,17 @@ impl Inodes {
     fn read(&self, ino: Ino) -> Result<InodeData> {
         let g = &self.vol.geo;
         let (at, bbs, offset) = cluster_place(g, ino);
-        let buf = self.vol.bufs.read(&[(at, bbs)], Kind::Inode, g)?;
-        let b = buf.data()[offset..offset + g.inodesize as usize].to_vec();
+        let size = g.inodesize as usize;
+        let b = match self.vol.bufs.read(&[(at, bbs)], Kind::Inode, g) {
+            Ok(buf) => buf.data()[offset..offset + size].to_vec(),
+            // What cannot be read may be one of its neighbours; it can still be read itself.
+            Err(_) if self.vol.is_read_only() => {
+                let (mut b, place) = (vec![0; size], at.0 * 512 + offset as u64);
+                uxfs_sync::blocking(|| self.vol.dev.read(place, &mut b)).map_err(|error| Error::Io { at, error })?;
+                b
+            }
+            Err(e) => return Err(e.into()),
+        };
         check(&b, Some(ino), g).map_err(|what| self.vol.corrupt(ino, what))?;
         if g.v5() && !crc::verify(&b, INODE_CRC) {
             return Err(self.vol.corrupt(ino, "has a wrong checksum"));
