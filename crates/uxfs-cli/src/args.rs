@@ -14,7 +14,7 @@ pub struct Cli {
     /// Device or file with the log, for volumes that have it outside
     #[arg(long, global = true, value_name = "FILE")]
     pub logdev: Option<PathBuf>,
-    /// Read volumes as they lie there, without what a dirty log holds, also one that cannot be recovered
+    /// Read volumes as they lie there, without what a dirty log holds: also one that cannot be recovered, or an image that was cut short
     #[arg(long, global = true)]
     pub norecovery: bool,
     /// What to do.

@@ -636,13 +636,14 @@ fn a_volume_whose_log_cannot_be_recovered_is_read_as_it_lies() {
     let p = Place::new("norecovery");
     p.uxfs(&["mkfs", "-q", "-c", "options=lts_6.1", "-d", "size=300m", "v.img"]);
     std::fs::write(p.dir.join("kept"), "kept").unwrap();
-    p.uxfs(&["cp", "kept", "v.img:/kept"]);
+    std::fs::write(p.dir.join("large"), vec![7; 1 << 20]).unwrap();
+    p.uxfs(&["cp", "kept", "large", "v.img:/"]);
     let k = p.kernel("v.img", "loop");
     (0..200).for_each(|i| std::fs::write(k.at.join(format!("new {i}")), "new").unwrap());
     must("xfs_io", &["-x", "-c", "shutdown -f", k.at.to_str().unwrap()]);
     drop(k);
-    assert_eq!(p.uxfs(&["ls", "v.img"]).lines().count(), 201);
-    assert_eq!(p.uxfs(&["--norecovery", "ls", "v.img"]), "kept\n");
+    assert_eq!(p.uxfs(&["ls", "v.img"]).lines().count(), 202);
+    assert_eq!(p.uxfs(&["--norecovery", "ls", "v.img"]), "kept\nlarge\n");
     let number = |field: &str| -> u64 {
         let said = must("xfs_db", &["-r", "-c", "sb 0", "-c", &format!("p {field}"), &p.path("v.img")]);
         said.rsplit('=').next().unwrap().trim().parse().unwrap()
@@ -663,6 +664,17 @@ fn a_volume_whose_log_cannot_be_recovered_is_read_as_it_lies() {
         assert!(!o.status.success() && text(&o).contains("nothing can be changed"), "{args:?}: {}", text(&o));
         assert!(!text(&p.try_uxfs(args)).contains("norecovery"), "{args:?}");
     }
+    // A copy that was not finished: without the last group, and all of the log.
+    p.copy("v.img", "cut.img");
+    let cut = std::fs::File::options().write(true).open(p.dir.join("cut.img")).unwrap();
+    cut.set_len(at).unwrap();
+    let said = text(&p.try_uxfs(&["ls", "cut.img"]));
+    assert!(said.contains("the device only") && said.contains("with --norecovery"), "{said}");
+    assert_eq!(p.uxfs(&["--norecovery", "cat", "cut.img:/kept"]), "kept");
+    // Little more than the first inodes.
+    cut.set_len(128 << 10).unwrap();
+    let o = p.try_uxfs(&["--norecovery", "tar", "-c", "cut.img:/"]);
+    assert!(!o.status.success() && text(&o).contains("cut.img:/large: "), "{}", text(&o));
     let m = p.serve("v.img", "norecovery");
     assert_eq!(std::fs::read_to_string(m.at.join("kept")).unwrap(), "kept");
     m.unmount();

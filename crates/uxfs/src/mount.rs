@@ -39,7 +39,7 @@ use uxfs_sync::{Chance, Clock, HostClock, Op, OpLock, Workers};
 pub struct Options {
     /// Nothing on the device is changed.
     pub read_only: bool,
-    /// A dirty log is ignored: only with `read_only`, and what is read may be stale.
+    /// A dirty log is ignored: only with `read_only`, and what is read may be stale. The device may end before the volume does.
     pub norecovery: bool,
     /// Bytes of memory for buffers and file data; by default [`DEFAULT_MEMORY`], or a quarter of what this process may take.
     pub memory: usize,
@@ -188,6 +188,13 @@ fn check_features(g: &Geometry, sb: &Superblock, read_only: bool) -> Result<()> 
 }
 
 fn read_superblock(dev: &DeviceRef) -> Result<(Geometry, Superblock)> {
+    let (g, sb) = superblock_of_what_is_there(dev)?;
+    check_size(dev, &g, false)?;
+    Ok((g, sb))
+}
+
+/// The superblock of a device that may be too small for its volume.
+fn superblock_of_what_is_there(dev: &DeviceRef) -> Result<(Geometry, Superblock)> {
     let mut head = vec![0; 32768.min(dev.size_bytes()) as usize];
     dev.read(0, &mut head)?;
     // All versions have the same magic number; say which it is.
@@ -195,13 +202,20 @@ fn read_superblock(dev: &DeviceRef) -> Result<(Geometry, Superblock)> {
     if uxfs_format::bytes::get32(&head, 0) == uxfs_format::superblock::SB_MAGIC && !matches!(ver, 4 | 5) {
         return Err(unsupported(format!("volumes of version {ver}")));
     }
-    let (g, sb) = Geometry::parse(&head)?;
+    Ok(Geometry::parse(&head)?)
+}
+
+/// Most groups of a volume that is not all there.
+const MOST_GROUPS_CUT: u32 = 1 << 16;
+
+/// Refuses a device that is too small; not if it is only read as it lies, since it may be the beginning of a copy that was not finished.
+fn check_size(dev: &DeviceRef, g: &Geometry, as_it_lies: bool) -> Result<()> {
     let bytes = g.dblocks.saturating_mul(u64::from(g.blocksize));
-    if bytes > dev.size_bytes() {
+    if bytes > dev.size_bytes() && !(as_it_lies && g.agcount <= MOST_GROUPS_CUT) {
         let what = format!("the volume has {bytes} bytes, the device only {}", dev.size_bytes());
         return Err(Error::Io { at: uxfs_format::DiskAddr(0), error: std::io::Error::new(std::io::ErrorKind::UnexpectedEof, what) });
     }
-    Ok((g, sb))
+    Ok(())
 }
 
 /// Devices that keep in memory what is written; one if they were one.
@@ -226,7 +240,8 @@ impl Mount {
         if !o.read_only && (dev.is_read_only() || devices.log.as_ref().is_some_and(|l| l.is_read_only())) {
             return Err(Error::ReadOnly);
         }
-        let (g, sb) = read_superblock(&dev)?;
+        let (g, sb) = superblock_of_what_is_there(&dev)?;
+        check_size(&dev, &g, o.norecovery)?;
         check_features(&g, &sb, o.read_only)?;
         let (log_dev, geo) = match o.norecovery && devices.log.is_none() {
             // Nobody looks at the log then.
