@@ -14,7 +14,8 @@ pub struct Cli {
     /// Device or file with the log, for volumes that have it outside
     #[arg(long, global = true, value_name = "FILE")]
     pub logdev: Option<PathBuf>,
-    /// Read volumes as they lie there, without what a dirty log holds: also one that cannot be recovered, or an image that was cut short
+    /// Read volumes as they lie there, without what a dirty log holds: also one that cannot be
+    /// recovered, an image that was cut short, or a volume that lost its superblock: a copy of it is searched for
     #[arg(long, global = true)]
     pub norecovery: bool,
     /// What to do.

@@ -69,7 +69,9 @@ impl Volume {
             bail!("{name}: with --norecovery nothing can be changed");
         }
         let open = |norecovery| -> Result<Fs> {
-            Ok(Fs::open(source.devices(write)?, Options { read_only: !write, norecovery, ..Options::default() })?)
+            // That takes long, and is worth it where somebody means it.
+            let search = AS_IT_LIES.load(Ordering::Relaxed);
+            Ok(Fs::open(source.devices(write)?, Options { read_only: !write, norecovery, search, ..Options::default() })?)
         };
         let fs = open(norecovery).with_context(|| {
             let can_be_read = !write && !norecovery && open(true).is_ok_and(|fs| fs.unmount().is_ok());

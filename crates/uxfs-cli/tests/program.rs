@@ -680,6 +680,33 @@ fn a_volume_whose_log_cannot_be_recovered_is_read_as_it_lies() {
     m.unmount();
 }
 
+/// A partition table was written over the first group's headers: the copies of the superblock say what the volume is.
+#[test]
+fn a_volume_without_its_superblock_is_read_by_a_copy() {
+    let p = Place::new("lost");
+    std::fs::create_dir(p.dir.join("top")).unwrap();
+    (0..300).for_each(|i| std::fs::write(p.dir.join(format!("top/file {i}")), format!("{i}").repeat(i)).unwrap());
+    // Groups where they are looked for first, and where they are not: on a device that is larger than the volume; with a volume in a file.
+    for (name, args, more) in
+        [("four", &["-d", "size=300m"][..], 0), ("seven", &["-b", "size=1024", "-d", "agcount=7,size=333m"], 77 << 20)]
+    {
+        let img = format!("{name}.img");
+        p.uxfs(&[&["mkfs", "-q", "-c", "options=lts_6.1"], args, &[&img]].concat());
+        p.uxfs(&["mkfs", "-q", "-f", "-d", "size=32m", "inner"]);
+        p.uxfs(&["cp", "-r", "top", &format!("{img}:/top")]);
+        p.uxfs(&["cp", "inner", &format!("{img}:/inner")]);
+        let f = std::fs::File::options().write(true).open(p.path(&img)).unwrap();
+        f.set_len(f.metadata().unwrap().len() + more).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&f, &[0x5a; 34 * 512], 0).unwrap();
+        assert!(text(&p.try_uxfs(&["ls", &img])).contains("no XFS volume"));
+        p.uxfs(&["--norecovery", "cp", "-r", &format!("{img}:/top"), &format!("{name} top")]);
+        must("diff", &["-r", &p.path("top"), &p.path(&format!("{name} top"))]);
+        assert_eq!(p.uxfs(&["--norecovery", "ls", &img]), "inner\ntop\n");
+    }
+    let o = p.try_uxfs(&["--norecovery", "ls", "top/file 299"]);
+    assert!(!o.status.success() && text(&o).contains("no XFS volume"), "{}", text(&o));
+}
+
 /// What we show of a structure, xfs_db shows, too.
 fn dumps_as_xfs_db(p: &Place, img: &str, ours: &[&str], theirs: &[&str]) {
     let squeezed = |s: &str| s.split_whitespace().collect::<Vec<_>>().join(" ");

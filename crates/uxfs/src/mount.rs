@@ -6,6 +6,7 @@ mod devices;
 mod features;
 mod grow;
 mod identity;
+mod lost;
 mod pieces;
 mod recovery;
 mod replay;
@@ -41,6 +42,8 @@ pub struct Options {
     pub read_only: bool,
     /// A dirty log is ignored: only with `read_only`, and what is read may be stale. The device may end before the volume does.
     pub norecovery: bool,
+    /// With `norecovery`: where the superblock does not hold, a copy of it is searched for on all of the device.
+    pub search: bool,
     /// Bytes of memory for buffers and file data; by default [`DEFAULT_MEMORY`], or a quarter of what this process may take.
     pub memory: usize,
     /// Bytes of metadata that stay in memory though nobody uses them; a quarter of `memory` if `None`.
@@ -81,6 +84,7 @@ impl Default for Options {
         Options {
             read_only: false,
             norecovery: false,
+            search: false,
             memory: budget::default_memory(),
             metadata: None,
             cache: true,
@@ -240,7 +244,10 @@ impl Mount {
         if !o.read_only && (dev.is_read_only() || devices.log.as_ref().is_some_and(|l| l.is_read_only())) {
             return Err(Error::ReadOnly);
         }
-        let (g, sb) = superblock_of_what_is_there(&dev)?;
+        let (g, sb) = match superblock_of_what_is_there(&dev) {
+            Err(e) if o.norecovery && o.search => lost::copy_of_superblock(&dev).ok_or(e)?,
+            found => found?,
+        };
         check_size(&dev, &g, o.norecovery)?;
         check_features(&g, &sb, o.read_only)?;
         let (log_dev, geo) = match o.norecovery && devices.log.is_none() {
