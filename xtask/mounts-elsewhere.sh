@@ -43,7 +43,7 @@ chmod +x "$root/start"
 truncate -s 1500m "$work/disk"
 # What the oldest of these kernels mounts.
 "$uxfs" mkfs -q -c options=lts_5.10 -p "$root" "$work/disk"
-qemu-system-x86_64 -accel tcg -cpu max -m 4096 -nodefaults -no-reboot -display none -serial stdio -kernel "$kernel/vmlinuz" \
+qemu-system-x86_64 -accel tcg -cpu max -smp 2 -m 4096 -nodefaults -no-reboot -display none -serial stdio -kernel "$kernel/vmlinuz" \
     -initrd "$kernel/initrd" -append "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off uxfs.start=/start" \
     -drive "format=raw,if=virtio,cache=unsafe,file=$work/disk" < /dev/null | tee "$work/said"
 grep -q "uxfs: all passed" "$work/said"
