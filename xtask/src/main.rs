@@ -186,8 +186,11 @@ fn mounts(release: &str) -> Result<()> {
     // Each line describes one program.
     let said = String::from_utf8(built.stdout)?;
     let program = |kind: &str, name: &str| {
-        let (kind, name) = (format!("\"kind\":[\"{kind}\"]"), format!("\"name\":\"{name}\""));
-        let line = said.lines().find(|l| l.contains(&kind) && l.contains(&name) && l.contains("\"executable\":\""));
+        // A program has unit tests, which are another one of that name.
+        let is_test = format!("\"test\":{}}}", kind == "test");
+        let (kind, named) = (format!("\"kind\":[\"{kind}\"]"), format!("\"name\":\"{name}\""));
+        let all = [&kind, &named, &is_test, "\"executable\":\""];
+        let line = said.lines().find(|l| all.iter().all(|part| l.contains(*part)));
         let path = line.and_then(|l| l.split("\"executable\":\"").nth(1)?.split('"').next());
         path.with_context(|| format!("no {name} was built"))
     };
