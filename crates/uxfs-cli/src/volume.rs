@@ -64,17 +64,16 @@ impl Volume {
     /// # Errors
     /// It is in use, no volume, damaged, or has features that are not supported.
     pub fn open(source: &Source, write: bool) -> Result<Volume> {
-        let (name, norecovery) = (source.name(), AS_IT_LIES.load(Ordering::Relaxed));
-        if write && norecovery {
+        let (name, as_it_lies) = (source.name(), AS_IT_LIES.load(Ordering::Relaxed));
+        if write && as_it_lies {
             bail!("{name}: with --norecovery nothing can be changed");
         }
+        // To search takes long, and is worth it where somebody means it.
         let open = |norecovery| -> Result<Fs> {
-            // That takes long, and is worth it where somebody means it.
-            let search = AS_IT_LIES.load(Ordering::Relaxed);
-            Ok(Fs::open(source.devices(write)?, Options { read_only: !write, norecovery, search, ..Options::default() })?)
+            Ok(Fs::open(source.devices(write)?, Options { read_only: !write, norecovery, search: as_it_lies, ..Options::default() })?)
         };
-        let fs = open(norecovery).with_context(|| {
-            let can_be_read = !write && !norecovery && open(true).is_ok_and(|fs| fs.unmount().is_ok());
+        let fs = open(as_it_lies).with_context(|| {
+            let can_be_read = !write && !as_it_lies && open(true).is_ok_and(|fs| fs.unmount().is_ok());
             let hint = if can_be_read { " (with --norecovery it is read as it lies there)" } else { "" };
             format!("cannot open {name}{hint}")
         })?;
